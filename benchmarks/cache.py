@@ -19,6 +19,7 @@ from pathlib import Path
 from timing import ENVKIT, Cost, cost, own, report_cost
 
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache.pack import LEVEL
 from envkit.cache.place import Place
 from envkit.environments import prefix as place
 from envkit.methods import installed
@@ -83,7 +84,7 @@ def of_image(root: Path, name: str, file: Path) -> int:
 
 
 def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:
-    """Push, push again, and pack the same files with tar and xz, which an object is packed with."""
+    """Push, push again, and pack the same files with tar and xz, and by zstd, which an object is packed with."""
     found = installed.find(place.locate(str(root)), name)
     names, packed, there = folder / "names", folder / "packed.tar.xz", Place(named=str(cache))
     push = [ENVKIT, "cache", "push", name, "--to", str(cache), "--unsigned"]
@@ -94,10 +95,14 @@ def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:
     names.write_text("\n".join(file for each in there.names() for file in there.entry(each).manifest.files))
     packing = cost(["tar", "-cJf", str(packed), "-C", found.tree, "-T", str(names)], own(root))
     failed = report_cost("push, against tar and xz of the same files", first, packing, bound=1.3)
+    of_zstd = own(root) | {"ZSTD_CLEVEL": str(LEVEL)}
+    plain = cost(["tar", "--zstd", "-cf", str(folder / "packed.tar.zst"), "-C", found.tree, "-T", str(names)], of_zstd)
+    print(f"  tar and zstd: {plain}, which compile no Python")
     is_same = [at.stat().st_mtime_ns for at in objects] == written
     print(f"a second push: {second}; {'nothing is' if is_same else 'is'} sent")
     sizes = " and ".join(str(at.stat().st_size) for at in objects)
     print(f"objects: {sizes} bytes; tar and xz of the same files: {packed.stat().st_size}")
+    print(f"  tar and zstd: {(folder / 'packed.tar.zst').stat().st_size}")
     return failed + (not is_same)
 
 

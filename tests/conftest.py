@@ -1,6 +1,7 @@
 """What several tests need: programs that stand in for real ones, a machine, an installed environment."""
 
 import gc
+import hashlib
 import os
 import platform
 import shutil
@@ -286,7 +287,11 @@ def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
     def make(name: str = "toy-image", **layers: str) -> ImageReceipt:
         tree = prefix.tree(Platform.own())
         image = tree.images / f"{name}.sif"
-        made = tuple(BuiltLayer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        made = tuple(
+            BuiltLayer(name=layer.replace("_", "-"), key=key.ljust(64, "0"), sha256=digest if layer != "image" else "")
+            for layer, key in layers.items()
+        )
         for path in (image, *(tree.layers / f"{layer.name}-{layer.key[:20]}.sif" for layer in made)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(name)

@@ -24,7 +24,7 @@ from . import s3
 from .harmful import ANSWERS, harmful
 from .test_cache import serving
 
-OBJECT = f"objects/{'0' * 64}.tar.xz"
+OBJECT = f"objects/{'0' * 64}.tar.zst"
 SETTINGS = {
     "AWS_ACCESS_KEY_ID": "somebody",
     "AWS_SECRET_ACCESS_KEY": "something",

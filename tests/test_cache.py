@@ -4,7 +4,6 @@ import errno
 import hashlib
 import io
 import json
-import lzma
 import os
 import re
 import shutil
@@ -49,6 +48,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.sources import answers, signature
 from envkit.sources.answers import RefusedError
+from envkit.system.decompression import zstd
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
@@ -207,7 +207,7 @@ class TestMoved:
     def test_nothing_of_who_built_is_packed(self, tree: Tree, tmp_path: Path) -> None:
         found = packed(tree, tmp_path / "object")
         assert not [name for name in found.files if "log" in name or "devel" in name or ".pyc" in name]
-        assert os.fsencode(tree.root.parent) not in lzma.decompress((tmp_path / "object").read_bytes())
+        assert os.fsencode(tree.root.parent) not in zstd.decompress((tmp_path / "object").read_bytes())
 
     def test_the_same_files_are_the_same_object(self, tree: Tree, tmp_path: Path) -> None:
         first = packed(tree, tmp_path / "one")
@@ -308,6 +308,16 @@ class TestLibraries:
                 ("-mavx512f", "-mprefer-vector-width=512", "-O3"),
                 "void f(double *a, double *b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }\n",
                 ("avx", "avx512f"),
+            ),
+            (
+                ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=256", "-O3"),
+                "void f(long long *a, long long *b) { for (int i = 0; i < 64; i++) a[i] *= b[i]; }\n",
+                ("avx", "avx2", "avx512f"),
+            ),
+            (
+                ("-mmovbe", "-mbmi", "-O2"),
+                "int f(int *a, int b) { return __builtin_bswap32(*a) & ~b; }\n",
+                ("bmi1", "movbe"),
             ),
         ],
     )
@@ -411,7 +421,7 @@ class TestDamaged:
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-        content = lzma.compress(before + stream.getvalue())
+        content = zstd.compress(before + stream.getvalue())
         sha256 = hashlib.sha256(content).hexdigest()
         (tmp_path / "cache" / layout.object_of(sha256)).write_bytes(content)
         told = {"sha256": sha256, "size": len(content), "unpacked": unpacked + len(before)}
@@ -485,7 +495,7 @@ class TestDamaged:
 
     def test_an_object_that_takes_much_memory_to_unpack(self, tree: Tree, tmp_path: Path) -> None:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
-        packer = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}])
+        packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 29})
         content = packer.compress(bytes(2048)) + packer.flush()
         (tmp_path / "cache" / layout.object_of(sha256 := hashlib.sha256(content).hexdigest())).write_bytes(content)
         files = {name: PackedFile(size=4, sha256="0" * 64)}
@@ -531,7 +541,7 @@ class TestServer:
         class Cut(SimpleHTTPRequestHandler):
             def copyfile(self, source: Any, outputfile: Any) -> None:
                 content = source.read()
-                outputfile.write(content[: len(content) // 2] if self.path.endswith(".xz") else content)
+                outputfile.write(content[: len(content) // 2] if self.path.endswith(".zst") else content)
 
         pushed(tree, tmp_path / "cache")
         with serving(tmp_path / "cache", Cut) as url:
@@ -838,7 +848,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
 
     def test_what_is_removed(self, tree: Tree, tmp_path: Path) -> None:
         entry, folder = pushed(tree, tmp_path / "cache"), tmp_path / "cache"
-        old, young = folder / "objects" / f"{'0' * 64}.tar.xz", folder / "objects/.envkit-1-young"
+        old, young = folder / "objects" / f"{'0' * 64}.tar.zst", folder / "objects/.envkit-1-young"
         old.write_text("of no manifest")
         young.write_text("being written")
         os.utime(old, (1, 1))
@@ -853,6 +863,44 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
 
+    @pytest.mark.parametrize("again", ["same", "other"])
+    def test_a_push_while_it_is_tidied_up_loses_no_object(
+        self, again: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was to be removed is named anew meanwhile, by a build that is the same or needs something else."""
+        entry, folder, check = pushed(tree, tmp_path / "cache"), tmp_path / "cache", sharing.check
+        (nobodys := folder / layout.object_of("0" * 64)).write_text("of no manifest")
+        os.utime(nobodys, (1, 1))
+        (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
+        os.utime(folder / entry.manifest.object_name, (1, 1))
+
+        def meanwhile(*words: Any) -> sharing.CheckedSource:
+            pushed(tree, folder, cpu=("avx",) if again == "same" else ())
+            return found(*words)
+
+        (folder / "sources").mkdir()
+        (folder / "sources" / hashlib.sha256(b"x").hexdigest()).write_bytes(b"x")
+        found = sharing.check_source
+        monkeypatch.setattr(sharing, "check_source", meanwhile)
+        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        assert check is sharing.check and gone == (f"objects/{nobodys.name}",)
+        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
+
+    def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry, folder_put = pushed(tree, tmp_path / "cache"), folder.put
+
+        def meanwhile(named: str, name: str, stream: Any) -> None:
+            folder_put(named, name, stream)
+            if name.startswith("manifests/"):
+                (tmp_path / "cache" / entry.manifest.object_name).unlink()
+
+        monkeypatch.setattr(folder, "put", meanwhile)
+        other = pushed(tree, tmp_path / "cache", cpu=())
+        assert other.manifest.object_name == entry.manifest.object_name
+        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned", "unsigned"]
+
 
 class TestPlanted:
     """What another member of the group has put into a folder that both may write to."""
@@ -863,7 +911,7 @@ class TestPlanted:
         """A folder of somebody's that has nothing to do with a cache, and in it what looks like a part of one."""
         folder = tmp_path / "theirs"
         folder.mkdir()
-        for name in ("thesis.tex", f"{'0' * 64}.tar.xz", f"{'0' * 64}.json", ".envkit-half"):
+        for name in ("thesis.tex", f"{'0' * 64}.tar.zst", f"{'0' * 64}.json", ".envkit-half"):
             (folder / name).write_text("dear")
             os.utime(folder / name, (self.OLD, self.OLD))
         return folder
@@ -887,16 +935,16 @@ class TestPlanted:
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / "objects").symlink_to(theirs)
         with pytest.raises(OSError, match="Not a directory"):
-            folder.remove(str(tmp_path / "cache"), f"objects/{'0' * 64}.tar.xz")
-        assert (theirs / f"{'0' * 64}.tar.xz").exists()
+            folder.remove(str(tmp_path / "cache"), f"objects/{'0' * 64}.tar.zst")
+        assert (theirs / f"{'0' * 64}.tar.zst").exists()
 
-    @pytest.mark.parametrize("planted", ["objects", f"objects/{'0' * 64}.tar.xz"])
+    @pytest.mark.parametrize("planted", ["objects", f"objects/{'0' * 64}.tar.zst"])
     @pytest.mark.parametrize("step", range(1, 12))
     def test_what_is_exchanged_for_a_link_at_any_moment(
         self, step: int, planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Before each look at the file system by a number of an open folder."""
-        theirs, cache, name = self.aside(tmp_path), tmp_path / "cache", f"objects/{'0' * 64}.tar.xz"
+        theirs, cache, name = self.aside(tmp_path), tmp_path / "cache", f"objects/{'0' * 64}.tar.zst"
         (cache / "objects").mkdir(parents=True)
         before, count = below(theirs), 0
 
@@ -1159,6 +1207,19 @@ class TestTaken:
     def entries(self, tree: Tree, *folders: Path) -> list[SignedManifest]:
         """Push the module into each of some folders, for this machine."""
         return [pushed(tree, one, cpu=(), mpi_library="libmpi.so.40", python=Platform.own().python) for one in folders]
+
+    def test_what_another_folder_of_that_name_is_for_is_not_looked_at(
+        self, work: Callable[..., Any], tree: Tree, tmp_path: Path
+    ) -> None:
+        """Names of modules become names of folders, of which those of two may be the same."""
+        [good] = self.entries(tree, tmp_path / "cache")
+        file = PackedFile(size=good.manifest.size, sha256=good.manifest.sha256, is_program=True)
+        part = LockedPart(name=MODULE.replace("/", "--"), recipe="", sha256="0" * 64)
+        image = msgspec.structs.replace(good.manifest, part=part, files={f"{part.name}.sif": file}, wheels={})
+        at = tmp_path / "cache" / "manifests" / part.name / f"{image.key}.json"
+        at.write_bytes(manifest.packed(image, b""))
+        offers = work(tmp_path / "cache").looked.offers
+        assert [offer.entry.id for offer in offers] == [good.id]
 
     def test_a_bad_one_is_said_and_the_next_is_taken(
         self, work: Callable[..., Any], tree: Tree, tmp_path: Path

@@ -132,6 +132,17 @@ class TestBucket:
         assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", damaged}
         assert place.indexed(HERE) == ()
 
+    def test_what_is_not_of_a_cache_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sharing, "LEFT_S", -60.0)
+        (tmp_path / "results").write_text("dear")
+        theirs = ("objects/raw-results.h5", f"objects/{'0' * 64}", "manifests/x/notes.txt", "sources/a.tar.gz")
+        for name in theirs:
+            with (tmp_path / "results").open("rb") as stream:
+                HERE.writable.put(HERE.named, name, stream)
+        assert sharing.prune(HERE, 0, dry_run=False).removed == ()
+        for name in theirs:
+            assert HERE.read(name, 100) == b"dear"
+
     def test_copied_out_of_a_bucket_and_into_one(self, tree: Tree, tmp_path: Path) -> None:
         entry, new = pushed(tree, tmp_path), tmp_path / "mirror"
         new.mkdir()

@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import lzma
 import platform
 import re
 import shutil
@@ -28,6 +27,7 @@ from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Cached
 from envkit.errors import UsageProblem
+from envkit.system.decompression import zstd
 from envkit.verify import last
 
 from . import s3
@@ -283,7 +283,7 @@ def test_credentials_of_a_cache_are_stored_nowhere(
         assert run(["cache", "pull", "--unsigned", "--all", "--from", named, "--to", str(copy)]) == 0
         for name in Place(named=named).names():
             (tmp_path / "manifest").write_bytes(Place(named=named).read(f"manifests/{name}", files.MOST))
-    (control := outside / "control").write_bytes(lzma.compress(b"x" + private[-1].encode()))
+    (control := outside / "control").write_bytes(zstd.compress(b"x" + private[-1].encode()))
     assert [*having(private, [control])] == [control]
     told = capsys.readouterr()
     assert copy_of(copy) and not [one for one in private if one in told.out + told.err]
@@ -293,7 +293,7 @@ def test_credentials_of_a_cache_are_stored_nowhere(
 
 def copy_of(folder: Path) -> list[Path]:
     """Return the builds in a folder."""
-    return [*folder.glob("objects/*.tar.xz")]
+    return [*folder.glob("objects/*.tar.zst")]
 
 
 def having(private: list[str], paths: Iterable[Path]) -> Iterator[Path]:
@@ -305,8 +305,8 @@ def having(private: list[str], paths: Iterable[Path]) -> Iterator[Path]:
     ]
     for path in paths:
         content = path.read_bytes()
-        for unpack in (lzma.decompress, gzip.decompress):
-            with suppress(lzma.LZMAError, OSError, EOFError):
+        for unpack in (zstd.decompress, gzip.decompress):
+            with suppress(zstd.ZstdError, OSError, EOFError):
                 content += unpack(path.read_bytes())
         if any(one in content for one in sought):
             yield path

@@ -287,7 +287,7 @@ class TestBad:
         class Cut(SimpleHTTPRequestHandler):
             def copyfile(self, source: Any, outputfile: Any) -> None:
                 content = source.read()
-                outputfile.write(content[: len(content) // 2] if self.path.endswith(".xz") else content)
+                outputfile.write(content[: len(content) // 2] if self.path.endswith(".zst") else content)
 
         pushed(tree, tmp_path / "cache")
         with serving(tmp_path / "cache", Cut) as url:
@@ -380,7 +380,7 @@ pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place
         class Half(SimpleHTTPRequestHandler):
             def copyfile(self, source: Any, outputfile: Any) -> None:
                 content = source.read()
-                if not self.path.endswith(".xz"):
+                if not self.path.endswith(".zst"):
                     outputfile.write(content)
                     return
                 outputfile.write(content[: len(content) // 2])

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from envkit.apptainer import cached
-from envkit.apptainer.layers import Layer
+from envkit.apptainer.layers import Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import manifest, unpack
 from envkit.cache.manifest import PackedFile
@@ -273,7 +273,7 @@ def test_one_for_which_there_is_no_room_is_not_begun(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=entry.manifest.size - 1))
     with pytest.raises(CacheInvalid, match="There is no room") as refused:
-        cached.put(entry, tmp_path / "layers" / "new.sif", Console(file=io.StringIO()))
+        cached.put(entry, tmp_path / "layers" / "new.sif", "image", Console(file=io.StringIO()))
     assert " free." in refused.value.why
     assert [*(tmp_path / "layers").iterdir()] == []
 
@@ -348,3 +348,105 @@ def test_the_receipt_and_the_list_of_parts_say_where_it_is_from(made: ImageRecei
     assert there.lock is not None and made.lock is not None
     assert origin.shown in sbom.text(there, there.lock)
     assert "builder" not in sbom.text(made, made.lock)
+
+
+def layer_of(made: ImageReceipt, name: str, folder: Path) -> Layer:
+    """Return a layer of an image as a plan has it, to lie in a folder."""
+    key = next(layer.key for layer in made.layers if layer.name == name)
+    return Layer(name=name, recipe="", key=key, image=place_of(folder, name, key))
+
+
+@pytest.fixture
+def layered(
+    install_image: Callable[..., ImageReceipt], made: ImageReceipt, prefix: Prefix, folder: Path
+) -> ImageReceipt:
+    """An image of four layers, which went into a cache with it."""
+    more = install_image(NAME, debian="d" * 64, build_1="1" * 64, build_2="2" * 64, image=KEY)
+    assert made.lock
+    parts = tuple(LockedPart(name=layer.name, recipe="cpu.def", sha256=layer.key) for layer in more.layers)
+    changed = msgspec.structs.replace(made, layers=more.layers, lock=msgspec.structs.replace(made.lock, parts=parts))
+    receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
+    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    assert [build.module for build in done.builds] == [
+        NAME,
+        *(f"{NAME}.{name}" for name in ("debian", "build-1", "build-2")),
+    ]
+    assert done.left_out == {}
+    return changed
+
+
+def below(layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, at: Path) -> FoundBuilds:
+    """Return which layers a plan finds in a cache."""
+    debian, *others = (layer_of(layered, name, at) for name in ("debian", "build-1", "build-2"))
+    caches = Caches(places=(str(folder),), keys=(), unsigned=True)
+    return cached.find_layers(Request(prefix=prefix), stack, [[debian], others], MACHINE, caches)
+
+
+def test_of_layers_the_last_is_taken(
+    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+) -> None:
+    found = below(layered, prefix, stack, folder, tmp_path / "layers")
+    assert {*found.taken} == {f"{NAME}.debian", f"{NAME}.build-2"}
+    assert [line for line in lines(found) if line.startswith("Cache:")] == [
+        f"Cache:    the layer {NAME}.{name} is taken from {folder}, not built here:" for name in ("debian", "build-2")
+    ]
+    said, last_one = io.StringIO(), layer_of(layered, "build-2", tmp_path / "layers")
+    cached.take_layer(found, stack, last_one, Console(file=said, width=500))
+    assert last_one.image.read_text() == NAME and f"Taken from {folder}: the layer build-2, built on" in said.getvalue()
+    origin = cached.noted(last_one.image)
+    assert origin and (origin.place, origin.id) == (str(folder), found.taken[f"{NAME}.build-2"].entry.id)
+    assert {path.name for path in last_one.image.parent.iterdir()} == {
+        last_one.image.name, note_of(last_one.image).name,
+    }  # fmt: skip
+
+
+def test_a_layer_before_the_last_is_taken_where_that_is_another(
+    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+) -> None:
+    """As with other patches for Horovod."""
+    layers = list(layered.layers)
+    layers[2] = msgspec.structs.replace(layers[2], key="f" * 64)
+    changed = msgspec.structs.replace(layered, layers=tuple(layers))
+    found = below(changed, prefix, stack, folder, tmp_path / "layers")
+    assert {*found.taken} == {f"{NAME}.debian", f"{NAME}.build-1"}
+    assert any(cached.OTHER in line for line in lines(found))
+
+
+def test_a_damaged_layer_leaves_nothing(
+    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+) -> None:
+    found = below(layered, prefix, stack, folder, tmp_path / "layers")
+    (folder / found.taken[f"{NAME}.build-2"].entry.manifest.object_name).write_bytes(b"x" * len(NAME))
+    said, wanted = io.StringIO(), layer_of(layered, "build-2", tmp_path / "layers")
+    cached.take_layer(found, stack, wanted, Console(file=said, width=500))
+    assert "The layer build-2 is not taken from there." in said.getvalue()
+    assert [*wanted.image.parent.iterdir()] == [] and cached.noted(wanted.image) is None
+
+
+def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
+    tree = Tree(root=Path(layered.tree))
+    origin = receipt.Cached(place="/c", id="1" * 64, host="h", built="b", key="")
+    layers = list(layered.layers)
+    layers[0] = msgspec.structs.replace(layers[0], cached=origin)
+    place_of(tree.layers, layers[1].name, layers[1].key).unlink()
+    taken_one = msgspec.structs.replace(layered, layers=tuple(layers))
+    receipt.write(receipt.path_of(tree, NAME), taken_one)
+    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    assert done.left_out == {
+        "debian": f"It was taken {origin.shown}.",
+        "build-1": f"It has gone. To build it again: envkit install {NAME} --rebuild",
+    }
+    assert taken_one.origin == f"the layer debian {origin.shown}"
+    place_of(tree.layers, layers[2].name, layers[2].key).write_text("another")
+    with pytest.raises(EnvironmentDamaged):
+        sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+
+
+def test_a_cache_tells_of_a_layer(
+    layered: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id_of = {entry.manifest.module: entry.id for entry in sharing.entries([Place(named=str(folder))])[0]}
+    assert run(["cache", "show", id_of[f"{NAME}.build-1"], str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111" in shown
+    assert sharing.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()

@@ -22,6 +22,7 @@ from envkit.diagnose.rule import Sign, done, parse_rule
 from envkit.diagnose.scan import CHUNK, Scan, ScannedLog, Search, below, scan, whole_lines
 from envkit.diagnose.surroundings import Surroundings
 from envkit.knowledge.known import catalogue
+from envkit.system.decompression import zstd
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
 
 RULES = [rule for rule in rules() if not rule.quiet]
@@ -581,7 +582,7 @@ class TestCommand:
         told = json.loads(capsys.readouterr().out)
         assert (told["cause"]["id"], told["state"]) == ("step-failed", "unknown")
 
-    @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: data])
+    @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd.compress, lambda data: data])
     def test_compressed_and_from_standard_input(self, pack: object, log: Path, tmp_path: Path) -> None:
         assert callable(pack)
         log.write_bytes(pack(self.LOG.encode()))
@@ -599,7 +600,10 @@ class TestCommand:
             (b"BZh9" + b"x" * 100, "is a compressed file that is damaged"),
             (b"\xfd7zXZ\0" + b"x" * 100, "is a compressed file that is damaged"),
             (gzip.compress(b"", mtime=0), "is empty"),
-            (b"(\xb5/\xfdrest", "zstd -dc"),
+            (b"(\xb5/\xfd" + b"x" * 100, "is a compressed file that is damaged"),
+            (zstd.compress(b"x" * 100_000)[:-5], "is a compressed file that is damaged"),
+            (zstd.compress(b""), "is empty"),
+            (b"PK\x03\x04rest", "unzip -p"),
         ],
     )
     def test_what_is_no_log(self, content: bytes | None, words: str, tmp_path: Path, capsys: Output) -> None:

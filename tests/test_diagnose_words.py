@@ -15,7 +15,7 @@ from envkit.diagnose.rule import Conditions, Rule, Sign
 from envkit.diagnose.scan import Deadline, ScannedLog
 from envkit.diagnose.surroundings import FULL, Surroundings
 from envkit.errors import LogUnreadable
-from envkit.system import xz
+from envkit.system import decompression
 
 RULE = Rule(
     id="toy",
@@ -258,7 +258,7 @@ def test_why_a_compressed_log_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert said.why == "Compressed file ended before the end-of-stream marker was reached"
     assert said.fix == "Copy it again, or take the original."
     log.write_bytes(lzma.compress(b"ok\n"))
-    monkeypatch.setattr(xz, "MEMORY", 1 << 20)
+    monkeypatch.setattr(decompression, "MEMORY", 1 << 20)
     said = refused(log)
     assert said.what == f"{log}: unpacking it takes more than 1 MiB of memory."
     assert said.fix == f"xz -dc '{log}' | envkit diagnose -"

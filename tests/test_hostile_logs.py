@@ -3,6 +3,7 @@
 import bz2
 import contextlib
 import gzip
+import io
 import itertools
 import json
 import lzma
@@ -23,6 +24,7 @@ from envkit.diagnose import first_cause, judge, rules, scan, source
 from envkit.diagnose.rule import Sign, done
 from envkit.diagnose.scan import CHUNK
 from envkit.report.words import escaped, plain
+from envkit.system.decompression import zstd
 
 Output = pytest.CaptureFixture[str]
 ENVKIT = Path(sys.executable).with_name("envkit")
@@ -288,8 +290,28 @@ def test_streams_of_xz_behind_each_other(tmp_path: Path, capsys: Output) -> None
     assert "damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("pack", [lzma.compress, zstd.compress])
+def test_nothing_behind_many_zeros_is_lost(pack: Callable[[bytes], bytes], tmp_path: Path, capsys: Output) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(pack(b"-- ok\n" * 9) + bytes(3 << 20) + pack(f"{MPI}\n".encode()))
+    assert run(["diagnose", str(log)]) == 0
+    assert f"{log}:10" in capsys.readouterr().out
+
+
+def test_a_window_of_half_a_gigabyte(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 29})
+    log = tmp_path / "log.zst"
+    log.write_bytes(packer.compress(f"{MPI}\n".encode() * 9) + packer.flush())
+    assert run(["diagnose", str(log)]) == 2
+    assert f"zstd -dc --long=31 {log} | envkit diagnose -" in capsys.readouterr().err
+    with log.open("rb") as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+        assert run(["diagnose", "-"]) == 2
+    assert "zstd -dc --long=31 LOG | envkit diagnose -" in capsys.readouterr().err
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd.compress])
 def test_what_unpacks_without_an_end_is_bounded(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """A bomb of 20 GB; what the tests have of time is enough for the first of it."""
     one, log = pack(b"x" * 20_000_000), tmp_path / "log"
@@ -302,7 +324,7 @@ def test_what_unpacks_without_an_end_is_bounded(pack: Callable[[bytes], bytes], 
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstd.compress])
 def test_what_unpacks_to_nothing_is_bounded_by_the_clock(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """Two million packed files of no bytes, one after another."""
     log = tmp_path / "log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,18 @@ def test_names_that_are_no_text(tree: Tree) -> None:
     assert found(tree, every=True) == []
     os.unlink(os.fsencode(top(tree, "lib")) + b"/caf\xe9")  # noqa: PTH108
     assert found(tree) == [("gone", f"software/{MODULE}/lib/caf\\xe9")]
+
+
+def test_of_many_each_is_asked_in_its_order_and_none_after_one_that_fails() -> None:
+    assert manifest.at_once(str, range(1000)) == [str(number) for number in range(1000)]
+    assert manifest.at_once(str, iter(())) == []
+    asked = list[int]()
+
+    def failing(number: int) -> int:
+        asked.append(number)
+        time.sleep(0.005)
+        return 1 // number
+
+    with pytest.raises(ZeroDivisionError):
+        manifest.at_once(failing, range(4000))
+    assert len(asked) < 2000

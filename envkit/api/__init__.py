@@ -67,7 +67,7 @@ def install(
     method: str = "auto",
     framework: Literal["pytorch", "tensorflow"] | None = None,
     accelerator: Literal["auto", "cpu", "cuda", "rocm"] = "auto",
-    mpi: Literal["openmpi", "mpich", "intelmpi"] | None = None,
+    mpi: Literal["openmpi", "mpich", "intelmpi", "mvapich", "cray"] | None = None,
     load: Iterable[str] = (),
     extras: Iterable[str] = (),
     prefix: StrPath | None = None,
@@ -245,8 +245,8 @@ def doctor(*, prefix: StrPath | None = None, load: Iterable[str] = ()) -> Examin
 def diagnose(log: StrPath | None = None, *, text: str | None = None, here: bool = False) -> Diagnosis:
     """Return the first cause of a failed build, launch or run from a log file or its text, as ``envkit diagnose``.
 
-    A file may be compressed (gzip, bzip2, xz). ``here`` says that the log is of this machine, which is then looked at.
-    Raises EnvkitError for what cannot be read as a log.
+    A file may be compressed (gzip, bzip2, xz, zstd). ``here`` says that the log is of this machine, which is then
+    looked at. Raises EnvkitError for what cannot be read as a log.
     """
     from envkit.diagnose import Certainty, judged, seen_in, source
     from envkit.diagnose.scan import Deadline

@@ -11,7 +11,7 @@ import msgspec
 from envkit import diagnose
 from envkit.apptainer import layers
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
-from envkit.apptainer.layers import Layer
+from envkit.apptainer.layers import Layer, note_of
 from envkit.environments import trust
 from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
@@ -56,6 +56,7 @@ class LayerBuild:
         tail = LogTail(log)
         shown.on({"event": "begin", "module": layer.name})
         discard(partial)  # of a process that had this number, and was killed
+        discard(note_of(layer.image))
 
         def watch() -> None:
             for line in tail.new():

@@ -18,8 +18,9 @@ from envkit.apptainer import cached
 from envkit.apptainer.build import LayerBuild, temporary_folder
 from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
-from envkit.apptainer.layers import ImagePlan, Layer
+from envkit.apptainer.layers import DEBIAN, ImagePlan, Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache.manifest import layer_name
 from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines
 from envkit.cache.place import NOWHERE, Caches
 from envkit.environments import receipt, replaced
@@ -84,7 +85,12 @@ class ImageInstallation:
     @property
     def missing(self) -> list[str]:
         """The layers that are to be built, or the image that is to be taken from a cache."""
-        return [self.image.name] if self.is_taken else [layer.name for layer in self.left()]
+        return [self.image.name] if self.is_taken else [layer.name for layer in self.to_build]
+
+    @property
+    def to_build(self) -> list[Layer]:
+        """The layers that are to be built once those are there that caches have."""
+        return self.left(self.taken_below)
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -96,6 +102,21 @@ class ImageInstallation:
         """The images that the caches have of it, asked once."""
         return cached.find_images(self.request, self.stack, self.image, self.host.machine, self.caches)
 
+    @cached_property
+    def looked_below(self) -> FoundBuilds:
+        """The layers that the caches have where they do not have the image, asked once."""
+        if self.offer is not None:
+            return FoundBuilds()
+        below = self.left()[:-1]
+        chains = [layer for layer in below if layer.name == DEBIAN], [layer for layer in below if layer.name != DEBIAN]
+        return cached.find_layers(self.request, self.stack, chains, self.host.machine, self.caches)
+
+    @property
+    def taken_below(self) -> list[str]:
+        """The layers that are taken from caches, by their names."""
+        taken = self.looked_below.taken
+        return [layer.name for layer in self.left() if layer_name(self.stack.name, layer.name) in taken]
+
     @property
     def offer(self) -> Offer | None:
         """That which is taken, if one fits."""
@@ -104,7 +125,10 @@ class ImageInstallation:
     @property
     def offered(self) -> Sequence[Offered]:
         """The images that the caches have of it, for scripts."""
-        return [msgspec.structs.replace(one, step=self.image.name) for one in for_scripts(self.looked)]
+        offered = [msgspec.structs.replace(one, step=self.image.name) for one in for_scripts(self.looked)]
+        below = {layer_name(self.stack.name, layer.name): layer.name for layer in self.plan.layers}
+        offered += [msgspec.structs.replace(one, step=below[one.step]) for one in for_scripts(self.looked_below)]
+        return offered
 
     @property
     def env(self) -> dict[str, str]:
@@ -149,15 +173,19 @@ class ImageInstallation:
             parts=tuple(parts),
         )
 
-    def left(self) -> list[Layer]:
-        """Return the layers to build: each that is not there and that a later one stands on; none of what is there."""
+    def left(self, taken: Sequence[str] = ()) -> list[Layer]:
+        """Return the layers to build: each that is not there and that a later one stands on; none of what is there.
+
+        What is ``taken`` from caches, by name, counts as there.
+        """
         is_there = self.image.image.exists() and self.image.image.is_dir() == self.request.sandbox
         if is_there and not (self.request.sign or (self.request.signed_by and self.request.source)):
             return []
-        base = [layer for layer in self.plan.layers[:-1] if layer.name == "debian"]
+        base = [layer for layer in self.plan.layers[:-1] if layer.name == DEBIAN]
         others = self.plan.layers[len(base) : -1]
-        done = max((number for number, layer in enumerate(others, start=1) if layer.image.exists()), default=0)
-        return [*(layer for layer in base if not layer.image.exists()), *others[done:], self.image]
+        there = {layer.name for layer in self.plan.layers if layer.image.exists()} | {*taken}
+        done = max((number for number, layer in enumerate(others, start=1) if layer.name in there), default=0)
+        return [*(layer for layer in base if layer.name not in there), *others[done:], self.image]
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
@@ -216,6 +244,7 @@ class ImageInstallation:
             yield f"Runtime:  {self.runtime.family} {self.runtime.version} ({self.runtime.path})"
         if self.left():
             yield from lines(self.looked)
+            yield from lines(self.looked_below)
 
     def listing(self) -> Iterator[str]:
         """Yield the layers, and how much there is to do."""
@@ -223,9 +252,10 @@ class ImageInstallation:
             yield f" * [c] {self.image.name}"
             yield "\nThe image is taken from a cache; nothing is built."
             return
-        missing = set(self.missing)
+        missing, taken = set(self.missing), set(self.taken_below)
         for layer in self.plan.layers:
-            yield f" * [{' ' if layer.name in missing else 'x'}] {layer.name}: {layer.image}"
+            mark = "c" if layer.name in taken else " " if layer.name in missing else "x"
+            yield f" * [{mark}] {layer.name}: {layer.image}"
         gone = preflight.lacking(self.sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(self.sources, self.request.prefix)
@@ -239,7 +269,7 @@ class ImageInstallation:
 
         Raises HostProblem where what a cache had was of no use, and this machine cannot build it.
         """
-        layers = self.left()
+        layers, below = self.left(), self.taken_below
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
         if layers and (taken := cached.take(self.looked, self.tree.layers, console)):
             self.taken.append(taken)
@@ -247,6 +277,10 @@ class ImageInstallation:
         if layers:
             if self.is_taken:  # but what the caches had was of no use
                 preflight.require(self.lacking(), self.stack)
+            for layer in layers:
+                if layer.name in below:
+                    cached.take_layer(self.looked_below, self.stack, layer, console)
+            layers = self.left()
             fetch_all(
                 self.plan.sources, self.request.prefix.sources, self.request.offline, self.stack.name, console,
                 self.caches.kept,
@@ -319,7 +353,7 @@ class ImageInstallation:
             runtime=str(self.runtime.path),
             interpreter=facts.interpreter,
             source=self.origin,
-            layers=tuple(receipt.BuiltLayer(name=layer.name, key=layer.key) for layer in self.plan.layers),
+            layers=tuple(self.built(layer) for layer in self.plan.layers),
             built=msgspec.Raw(msgspec.json.encode(facts.built)),
             pmix=facts.pmix,
             libc=facts.libc.rpartition(" ")[2],
@@ -329,6 +363,16 @@ class ImageInstallation:
             srun=inside.srun,
             lock=lock,
             cached=self.taken[0].origin if self.taken else None,
+        )
+
+    def built(self, layer: Layer) -> receipt.BuiltLayer:
+        """Return what is kept of a layer."""
+        is_kept = layer is not self.image and layer.image.is_file()
+        return receipt.BuiltLayer(
+            name=layer.name,
+            key=layer.key,
+            sha256=sha256(layer.image) if is_kept else "",
+            cached=cached.noted(layer.image) if is_kept else None,
         )
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:  # noqa: ARG002
@@ -364,4 +408,5 @@ class ImageInstallation:
         used |= {layer.key for other in parts if other.name != name for layer in other.layers}
         for layer in (layer for earlier in parts if earlier.name == name for layer in earlier.layers):
             if layer.key not in used:
-                yield f"layers/{layer.name}-{layer.key[:20]}.sif"
+                at = place_of(Path("layers"), layer.name, layer.key)
+                yield from (str(at), str(note_of(at)))

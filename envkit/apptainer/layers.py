@@ -48,6 +48,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     image: Path
 
 
+DEBIAN = "debian"  # the layer that others begin with, where it is made from a mirror
 HOROVODS_PATCH = re.compile(r"Horovod-.*\.patch$")
 DATED = r"/\d{8}T\d{6}Z"
 MIRROR = rf"https?://[^\s@]+?/debian(?:{DATED})?"
@@ -93,6 +94,16 @@ class ImageRecipe:
         return {**defaults, **self.arguments, **self.own, "BASE": self.base.reference or defaults["BASE"]}
 
 
+def place_of(layers: Path, name: str, key: str) -> Path:
+    """Return where a layer lies in the folder of layers."""
+    return layers / f"{name}-{key[:20]}.sif"
+
+
+def note_of(layer: Path) -> Path:
+    """Return where it is noted which cache a layer was taken from."""
+    return layer.with_suffix(".json")
+
+
 def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
     """Return the layers of an image; each lies in the folder ``layers``, under its key.
 
@@ -116,7 +127,7 @@ def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
             more = [layer.key for layer in planned] if is_image else [wanted.machine]
             key = key_of(key, sections, values, folder, more)
             name = "image" if is_image else f"{stage.name}-{number}"
-            path = layers / f"{wanted.name if is_image else name}-{key[:20]}.sif"
+            path = place_of(layers, wanted.name if is_image else name, key)
             header = {"Bootstrap": below.bootstrap, "From": below.reference, "Stage": stage.name or "final"}
             parts = [(header, fill(sections, values))]
             if is_image and any(section.words.startswith("from ") for section in sections):
@@ -170,7 +181,7 @@ def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
     key = key_of("debootstrap", sections, values, folder, more)
     header = {name: definition_file.filled(value, values) for name, value in stage.header.items()}
     text = definition_file.write([(header, fill(sections, values))])
-    return Layer(name="debian", recipe=text, key=key, image=layers / f"debian-{key[:20]}.sif")
+    return Layer(name=DEBIAN, recipe=text, key=key, image=place_of(layers, DEBIAN, key))
 
 
 def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section]:

@@ -51,9 +51,23 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     cached: Cached | None = None
 
     @property
+    def origins(self) -> dict[str, str]:
+        """The caches that it, or layers below it, were taken from, in words."""
+        taken = {layer.name: layer.cached for layer in self.layers} | {self.last_layer: self.cached}
+        return {name: origin.shown for name, origin in taken.items() if origin}
+
+    @property
     def origin(self) -> str:
-        """The cache that it was taken from, in words; nothing where it was built."""
-        return f"the image {self.cached.shown}" if self.cached else ""
+        """The caches that something of it was taken from, in words; nothing where all was built."""
+        return "; ".join(
+            f"{'the image' if name == self.last_layer else f'the layer {name}'} {origin}"
+            for name, origin in self.origins.items()
+        )
+
+    @property
+    def last_layer(self) -> str:
+        """The name of the layer that is the image itself."""
+        return self.layers[-1].name if self.layers else ""
 
     @property
     def environment(self) -> ContainerEnvironment:

@@ -92,7 +92,8 @@ def candidates(library: str, env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def features() -> frozenset[str]:
-    """Return the features of this CPU, as /proc/cpuinfo names them."""
+    """Return the features of this CPU, as /proc/cpuinfo names them; a virtual one may lack what its like have."""
     import archspec.cpu
+    from archspec.cpu.detect import detected_info
 
-    return frozenset(archspec.cpu.host().features)
+    return frozenset(detected_info().features | archspec.cpu.host().features)

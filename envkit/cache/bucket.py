@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from envkit.cache import manifest
-from envkit.cache.layout import CONNECT_S, PIECE, SLOWEST, Stored
+from envkit.cache.layout import CONNECT_S, OWN, PIECE, SLOWEST, Stored
 
 NAMED = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
@@ -227,8 +227,9 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 
 def stored(named: str) -> list[Stored]:
-    """Return its files. Raises RefusedError."""
-    return [file for start in ("manifests/", "objects/", "sources/") for file in listed(named, start)]
+    """Return its files that envkit has written. Raises RefusedError."""
+    files = (file for start in ("manifests/", "objects/", "sources/") for file in listed(named, start))
+    return [file for file in files if OWN.fullmatch(file.name)]
 
 
 def remove(named: str, name: str) -> None:

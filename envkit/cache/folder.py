@@ -5,7 +5,6 @@ Others may write to the folder, too: nothing is read, written or removed through
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -16,7 +15,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from envkit.cache import manifest
-from envkit.cache.layout import PIECE, Stored
+from envkit.cache.layout import OWN, PIECE, Stored
 from envkit.environments.prefix import listed
 from envkit.errors import EnvkitError, NotReadable, UsageProblem
 from envkit.system import files, umask
@@ -24,11 +23,6 @@ from envkit.system.files import at_home
 
 LOCKED_S = 60.0
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
-OWN = re.compile(
-    r"index\.json|objects/[0-9a-f]{64}\.(tar\.xz|sif)|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
-    r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
-    re.ASCII,
-)  # files of a cache: those that envkit has written, and has begun to write
 
 
 def path_of(named: str) -> Path:

@@ -3,7 +3,7 @@
 ::
 
     manifests/MODULE/KEY.json    a manifest and its signature
-    objects/SHA256.tar.xz        what it is of, an image as objects/SHA256.sif; it is there before its manifest
+    objects/SHA256.tar.zst       what it is of, an image as objects/SHA256.sif; it is there before its manifest
     sources/SHA256               a file that an installation fetches
     index.json                   the names of all manifests, for servers that list no folder
 """
@@ -18,6 +18,11 @@ import msgspec
 
 NAME = re.compile(r"(?P<module>[A-Za-z0-9_][\w.+@=~-]*)/(?P<key>[0-9a-f]{64})\.json", re.ASCII)
 SOURCE = re.compile(r"sources/[0-9a-f]{64}")
+OWN = re.compile(
+    r"index\.json|objects/[0-9a-f]{64}\.(tar\.zst|sif)|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
+    r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
+    re.ASCII,
+)  # files of a place: those that envkit has written, and has begun to write
 INDEX = "index.json"
 CONNECT_S, SLOWEST = 10.0, 50_000  # a server gives so many bytes/s, or the build is the quicker way
 PIECE = 1 << 20  # bytes
@@ -65,7 +70,7 @@ class Writable(Store, Protocol):
         """Write a file, which is seen when it is whole."""
 
     def stored(self, named: str) -> Iterable[Stored]:
-        """Return all files, what is half written as well."""
+        """Return all files that are ``OWN``, what is half written as well, and no others."""
 
     def remove(self, named: str, name: str) -> None:
         """Remove a file, if it is there."""
@@ -73,7 +78,7 @@ class Writable(Store, Protocol):
 
 def object_of(sha256: str, *, is_image: bool = False) -> str:
     """Return where an object lies in a place."""
-    return f"objects/{sha256}.{'sif' if is_image else 'tar.xz'}"
+    return f"objects/{sha256}.{'sif' if is_image else 'tar.zst'}"
 
 
 def source_of(sha256: str) -> str:

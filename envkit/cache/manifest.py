@@ -95,11 +95,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it.
+    """The facts about an object, a tar file under zstd; ``size`` is that of the file, ``unpacked`` of what is in it.
 
     ``wheels`` are the rest of a module, by their SHA-256: what is from them is not in the object. Of an image it is the
     image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last layer, which stands for all
-    that it is made of.
+    that it is made of. The same holds for a layer below an image (``layer_name``).
     """
 
     version: Literal[1] = 1
@@ -121,6 +121,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def is_image(self) -> bool:
         """Whether it is an image, and no module."""
         return "/" not in self.part.name
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a layer that an image was built on."""
+        return self.is_image and self.part.name != self.provenance.lock.name
 
     @property
     def object_name(self) -> str:
@@ -185,6 +190,11 @@ def is_whole_image(manifest: Manifest) -> bool:
     return is_name(manifest.module) and manifest.files == files and not manifest.wheels
 
 
+def layer_name(image: str, layer: str) -> str:
+    """Return what a layer below an image is called in a cache."""
+    return f"{image}.{layer}"
+
+
 def folder_of(module: str) -> str:
-    """Return the name of the folder that the manifests of a module, or of an image, lie in."""
+    """Return the name of the folder that the manifests of a module, an image or a layer lie in."""
     return module.replace("/", "--")

@@ -70,7 +70,7 @@ def lines(found: FoundBuilds) -> Iterator[str]:
         best, is_image = found.taken.get(module), "/" not in module
         if best is not None:
             taken, origin = best.entry.manifest, best.entry.manifest.provenance
-            called = "the image" if is_image else module
+            called = f"the layer {module}" if taken.is_layer else "the image" if is_image else module
             yield f"Cache:    {called} is taken from {best.entry.place.shown}, not built here:"
             start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
             yield f"{start}, built on {origin.host}, {origin.built}; {best.signed_by}"

@@ -301,11 +301,16 @@ def put(
             fix="Build it without what nobody needs, such as tests, and push again.",
         )
     store, name = place.writable, f"{manifest.folder_of(build.module)}/{build.key}.json"
-    target = build.object_name
-    is_new = not store.holds(place.named, target, build.size, build.sha256)
-    if is_new:
+
+    def require_object() -> bool:
+        if store.holds(place.named, build.object_name, build.size, build.sha256):
+            return False
         with packed() as stream:
-            store.put(place.named, target, stream)
+            stream.seek(0)
+            store.put(place.named, build.object_name, stream)
+        return True
+
+    is_new = was_sent = require_object()
 
     def is_right() -> bool:
         try:
@@ -320,6 +325,8 @@ def put(
             if not is_right():
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
                 is_new = True
+        if not was_sent:  # what no manifest named may have been tidied up meanwhile
+            require_object()
     if is_new or name not in indexed(place):
         index(place)
     return is_new

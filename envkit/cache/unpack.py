@@ -5,13 +5,13 @@ Whatever is in an object, nothing is written but the files that its manifest nam
 
 import errno
 import hashlib
-import lzma
 import os
+import re
 import tarfile
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from envkit.cache import prefixes
@@ -22,7 +22,7 @@ from envkit.environments import manifest as lists
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
-from envkit.system import files, process, temporary, xz
+from envkit.system import decompression, files, process, temporary
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST = 2 << 30  # bytes of a module's object, and of what is in it
 MOST_OF_AN_IMAGE = 16 << 30  # as of any file that a server gives
 OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
+SLASH = re.compile("/")
 HEADERS = 2048  # bytes of a tar file for each of its files
 
 
@@ -69,7 +70,7 @@ def take(
 def require_own(entry: SignedManifest, tree: Tree) -> None:
     """Require that a manifest names only files of its module, and small enough. Raises CacheInvalid."""
     manifest = entry.manifest
-    folders = {str(folder) for name in manifest.files for folder in PurePosixPath(name).parents}
+    folders = {name[: slash.start()] for name in manifest.files for slash in SLASH.finditer(name)}
     for name, file in manifest.files.items():
         if not lists.is_own(manifest.module, name) or name in folders or file.size > files.MOST:
             raise bad(entry, f"Its manifest names {name!r}.")
@@ -112,14 +113,14 @@ def fetch(entry: SignedManifest, stream: "SupportsWrite[bytes]") -> None:
 
 
 class Bounded:
-    """A stream of what xz has packed, which gives no more than so many bytes."""
+    """A stream of what zstd has packed, which gives no more than so many bytes."""
 
     def __init__(self, packed: IO[bytes], most: int) -> None:
-        self.chunks, self.left = xz.unpacked(packed), most
+        self.chunks, self.left = decompression.of_zstd(packed), most
         self.chunk, self.at = b"", 0
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, fewer at the end. Raises TarError where more comes than may, LZMAError, EOFError."""
+        """Return so many bytes, fewer at the end. Raises TarError for more than may come, ``decompression.BROKEN``."""
         content = self.chunk[self.at : self.at + size]
         self.at += len(content)
         while len(content) < size and (chunk := next(self.chunks, None)) is not None:
@@ -144,17 +145,17 @@ def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
                 expected, source = rest.pop(member.name, None), tar.extractfile(member)
                 if expected is None or member.type != tarfile.REGTYPE or source is None or member.size != expected.size:
                     raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
-                write(root / member.name, source.read(), expected, entry)
-    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
+                write(f"{root}/{member.name}", source.read(), expected, entry)
+    except (tarfile.TarError, *decompression.BROKEN, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error
     if rest:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")
 
 
-def write(path: Path, content: bytes, packed_file: PackedFile, entry: SignedManifest) -> None:
+def write(path: str, content: bytes, packed_file: PackedFile, entry: SignedManifest) -> None:
     """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
     if hashlib.sha256(content).hexdigest() != packed_file.sha256:
-        raise bad(entry, f"The content of {path.name} is not what its manifest says.")
+        raise bad(entry, f"The content of {os.path.basename(path)} is not what its manifest says.")  # noqa: PTH119
     with of_wheels.new_file(path, is_program=packed_file.is_program) as stream:
         stream.write(content)
 

@@ -91,11 +91,18 @@ def is_as_packed(path: Path, member: zipfile.ZipInfo) -> bool:
     return checksum == member.CRC
 
 
-def new_file(path: Path, *, is_program: bool) -> BinaryIO:
+def new_file(path: str, *, is_program: bool) -> BinaryIO:
     """Open a file to write, which must not be there yet; the folders above it are made. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     mode = 0o777 if is_program else 0o666
-    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+
+    def opener(name: str, flags: int) -> int:
+        try:
+            return os.open(name, flags, mode)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(name), exist_ok=True)  # noqa: PTH103, PTH120
+            return os.open(name, flags, mode)
+
+    return open(path, "xb", opener=opener)
 
 
 def is_program(member: zipfile.ZipInfo) -> bool:
@@ -153,7 +160,7 @@ def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) ->
                     if not lists.is_own(module, name):
                         raise ValueError(f"{wheel.name} has {member.filename!r}")
                     executed = is_program(member)
-                    with archive.open(member) as source, new_file(root / name, is_program=executed) as target:
+                    with archive.open(member) as source, new_file(f"{root}/{name}", is_program=executed) as target:
                         shutil.copyfileobj(source, target, files.PIECE)
     except BROKEN as error:
         raise ValueError(f"{wheel.name}: {error}") from error

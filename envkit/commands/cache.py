@@ -52,17 +52,20 @@ def cache() -> None:
     is_flag=True,
     help="For a job of GitHub or GitLab: push what was installed last, and note repository, commit and run.",
 )
+@click.option("--layers", "has_layers", is_flag=True, help="With an image: also the layers that it was built on.")
 @JSON
 def push(
-    name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, as_json: bool
-) -> None:
+    name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, has_layers: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Put the modules of the environment NAME, or its image, into a cache.
 
     The modules are its Horovod, and what is made of wheels alone, such as PyTorch: of that, what is not in the wheels.
     Only what was built here from a recipe, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
     not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
-    among them), and the verdict has to be of this machine.
+    among them), and the verdict has to be of this machine. With --layers those go with an image that it was built on,
+    for whoever builds it with another recipe of Horovod or other patches.
     """
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
@@ -77,7 +80,7 @@ def push(
 
     job = ci.job(os.environ) if from_ci else None
     tell = partial(echo, err=True)
-    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job, tell)
+    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job, tell, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
 
@@ -198,7 +201,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
     key, unpacked = place.signer(build, keys()), f"; {words.size(manifest.unpacked)} unpacked"
     lines = {
         "Id": build.id,
-        "Image" if manifest.is_image else "Module": manifest.module,
+        "Layer" if manifest.is_layer else "Image" if manifest.is_image else "Module": manifest.module,
         "Cache": build.place.shown,
         "Signed": key or unchecked(bool(build.signed.signature)),
         "Size": words.size(manifest.size) + ("" if manifest.is_image else f"{unpacked}, {len(manifest.files)} files"),

@@ -27,8 +27,8 @@ BELOW = 4  # lines of the log that are shown behind the first that tells of an u
 def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as_json: bool) -> int:
     """Find the first cause of a failed build, launch or run in its log.
 
-    LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
-    found, with 1 if the log shows no failure, with 9 if it shows one whose cause is not known: its first lines are
+    LOG is a file, compressed by gzip, bzip2, xz or zstd if need be; '-' reads standard input. Ends with 0 if a cause
+    was found, with 1 if the log shows no failure, with 9 if it shows one whose cause is not known: its first lines are
     then shown, and whose they are. What cannot be read as a log ends with 2. If reading takes too long, it stops and
     says how much of the log it has read.
     """

@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import itertools
-import lzma
 import os
 import re
 import shlex
@@ -17,14 +16,15 @@ from typing import Any, BinaryIO, cast
 
 from envkit.diagnose.scan import CHUNK, Deadline, OverError, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
-from envkit.system import xz
+from envkit.system import decompression
 from envkit.system.files import kind, open_plain
 
 SHOWN = 300  # characters of a line
-XZ = b"\xfd7zXZ\x00"
+STREAMS = {b"\xfd7zXZ\x00": decompression.of_xz, b"(\xb5/\xfd": decompression.of_zstd}
+HEAD = 8  # bytes, by which it is known how a file is compressed
 OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 UTF16 = "iconv -f UTF-16 -t UTF-8"
-OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p", b"\xff\xfe": UTF16, b"\xfe\xff": UTF16}
+OTHER = {b"PK\x03\x04": "unzip -p", b"\xff\xfe": UTF16, b"\xfe\xff": UTF16}
 HOLE, CONTROL = re.compile(rb"\0+"), re.compile(rb"[\x01-\x06\x0e-\x1a]")
 FOREIGN = 0.3  # share of characters that are none of UTF-8, in what has no line, from which it is no text
 
@@ -56,9 +56,10 @@ def opened(name: str, limit: Deadline, stream: io.BufferedReader | None = None) 
         raise unreadable(f"{name} is a folder.", fix=inside(Path(name))) from error
     except PermissionError as error:
         raise unreadable(f"{name} may not be read by this user.", fix=f"See ls -l {shlex.quote(name)}.") from error
-    except xz.TooMuchMemoryError as error:
-        raise unreadable(f"{name}: {error}.", fix=f"xz -dc {shlex.quote(name)} | envkit diagnose -") from error
-    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
+    except decompression.TooMuchMemoryError as error:
+        fix = f"{error.command} {shlex.quote(name) if Path(name).is_file() else 'LOG'} | envkit diagnose -"
+        raise unreadable(f"{name}: {error}.", fix=fix) from error
+    except (OSError, ValueError, zlib.error, *decompression.BROKEN) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in STORAGE:
             raise
@@ -85,7 +86,7 @@ def lines(name: str, behind: int, count: int, limit: Deadline) -> list[str]:
 def is_packed(path: Path) -> bool:
     """Say whether a file is compressed in a way that is read here. Raises OSError."""
     with open_plain(path) as stream:
-        return stream.read(len(XZ)).startswith((*OPENERS, XZ))
+        return stream.read(HEAD).startswith((*OPENERS, *STREAMS))
 
 
 def plain_file(name: str) -> io.BufferedReader:
@@ -101,15 +102,14 @@ def plain_file(name: str) -> io.BufferedReader:
 
 def checked(name: str, raw: io.BufferedReader, limit: Deadline) -> Iterator[bytes]:
     """Yield a log in blocks. Raises LogUnreadable for one that is empty or no text, OverError."""
-    head = raw.peek(8)[:8]
+    head = raw.peek(HEAD)[:HEAD]
     for magic, tool in OTHER.items():
         if head.startswith(magic):
             how = "encoded" if tool == UTF16 else "compressed"
             fix = f"{tool} {shlex.quote(name) if Path(name).is_file() else ''}".rstrip() + " | envkit diagnose -"
             raise unreadable(f"{name} is {how} in a way that is not read here.", fix=fix)
-    opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-    count, packed = 0, cast("BinaryIO", TimedStream(raw, limit))
-    for block in xz.unpacked(packed) if head.startswith(XZ) else blocks(opener(packed) if opener else raw):
+    count = 0
+    for block in unpacked(head, raw, limit):
         if count:
             limit.require()
         if not count and is_foreign(block[:CHUNK]):
@@ -118,6 +118,16 @@ def checked(name: str, raw: io.BufferedReader, limit: Deadline) -> Iterator[byte
         yield block
     if not count:
         raise unreadable(f"{name} is empty.", fix="Write both outputs of the command into it: COMMAND > LOG 2>&1")
+
+
+def unpacked(head: bytes, raw: io.BufferedReader, limit: Deadline) -> Iterator[bytes]:
+    """Yield a file in blocks, unpacked if it is compressed. Raises OverError, and what tells of damage."""
+    packed = cast("BinaryIO", TimedStream(raw, limit))
+    for magic, stream in STREAMS.items():
+        if head.startswith(magic):
+            return stream(packed)
+    opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
+    return blocks(opener(packed) if opener else raw)
 
 
 def is_foreign(head: bytes) -> bool:

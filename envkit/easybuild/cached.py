@@ -14,7 +14,7 @@ from rich.console import Console
 from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
-from envkit.cache.manifest import rules
+from envkit.cache.manifest import folder_of, rules
 from envkit.cache.offers import FoundBuilds, Offer, judged
 from envkit.cache.place import Caches, SignedManifest
 from envkit.easybuild import build, mpi
@@ -88,19 +88,22 @@ def find_builds(work: Work) -> FoundBuilds:
     for place in work.caches.kept:
         if place.is_remote and work.request.offline:
             continue
-        for step in steps:
-            try:
-                names = place.names(step.module)
-            except CacheInvalid as error:
-                wrong.append(f"{error.what} {error.why}")
-                break
+        by_name = dict[str, Step]()
+        try:
+            for step in steps:
+                by_name |= dict.fromkeys(place.names(step.module), step)
+        except CacheInvalid as error:
+            wrong.append(f"{error.what} {error.why}")
+        for entry in place.entries([*by_name], wrong):
+            step = by_name[f"{folder_of(entry.manifest.module)}/{entry.id}.json"]
+            if entry.manifest.module != step.module:  # names of folders are not one to one
+                continue
             own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
             pinned = {source.sha256 for source in step.sources}
-            for entry in place.entries(names, wrong):
-                why = [*fit.reasons(entry.manifest, own)]
-                if not entry.manifest.wheels.keys() <= pinned:
-                    why.append("it takes wheels that its recipe does not")
-                offers.append(judged(entry, why, work.caches))
+            why = [*fit.reasons(entry.manifest, own)]
+            if not entry.manifest.wheels.keys() <= pinned:
+                why.append("it takes wheels that its recipe does not")
+            offers.append(judged(entry, why, work.caches))
     order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)

@@ -241,8 +241,7 @@ class ModulesInstallation:
         rest()
         if self.stack.module in taken and (why := cached.unusable(self, folder)):
             say(console, f"{self.stack.module} from the cache cannot be used here: {why} It is built here.")
-            for module in taken:
-                remove_module(self.tree, module)
+            remove_module(self.tree, self.stack.module)  # what it stands on may be another environment's, too
             rest()
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:

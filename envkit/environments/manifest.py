@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from envkit.system import files, record
 
 MOST = 64_000_000  # bytes of a list, and of a compiled file; the list of PyTorch has 4 million
 LONGEST = 4096  # a path
-AT_ONCE = 4
+AT_ONCE, BATCH = 4, 16  # threads, and how many files one takes at a time
 READ = 1 << 20
 NOTES = "easybuild"  # where eb keeps the recipe and the log in a module: written after all else, and never loaded
 CACHE = "__pycache__"
@@ -354,9 +355,16 @@ def sha256(path: str) -> str:
 def at_once(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """Return what a function makes of each item, by some threads; what is not begun is dropped when it is stopped."""
     from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
 
-    pool = ThreadPoolExecutor(AT_ONCE)
+    items, pool, is_stopped = iter(items), ThreadPoolExecutor(AT_ONCE), Event()
+    batches = iter(lambda: [*islice(items, BATCH)], [])
+
+    def made_of(batch: list[Any]) -> list[Any]:
+        return [function(item) for item in batch if not is_stopped.is_set()]
+
     try:
-        return list(pool.map(function, items))
+        return [made for batch in pool.map(made_of, batches) for made in batch]
     finally:
+        is_stopped.set()
         pool.shutdown(cancel_futures=True)

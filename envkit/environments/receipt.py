@@ -169,10 +169,14 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     @property
+    def origins(self) -> dict[str, str]:
+        """The caches that parts of its lock were taken from, in words; of a module's, its Horovod first."""
+        return {recipe.name: recipe.cached.shown for recipe in reversed(self.recipes) if recipe.cached}
+
+    @property
     def origin(self) -> str:
-        """The caches that its modules were taken from, in words, its Horovod first; nothing where all were built."""
-        taken = [f"{recipe.name} {recipe.cached.shown}" for recipe in reversed(self.recipes) if recipe.cached]
-        return "; ".join(taken)
+        """The caches that something of it was taken from, in words; nothing where all was built."""
+        return "; ".join(f"{name} {origin}" for name, origin in self.origins.items())
 
     @property
     def interpreter(self) -> str:
@@ -219,10 +223,16 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of an image: what it is called, and the SHA-256 of all that it was made from."""
+    """A layer of an image: what it is called, and the SHA-256 of all that it was made from.
+
+    ``sha256`` is that of its file, empty of the last layer and of one that was not kept; ``cached`` is the cache that
+    it was taken from; null where it was built.
+    """
 
     name: str
     key: str
+    sha256: str = ""
+    cached: Cached | None = None
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):

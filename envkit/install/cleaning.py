@@ -45,7 +45,7 @@ KINDS: Mapping[str, str] = {
     "plans": "plans, which EasyBuild would resolve again",
 }
 LOG = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
-LAYER = re.compile(r"[\w.+-]+-[0-9a-f]{20}\.sif|\.[\w.+-]+-[0-9a-f]{20}\.sif\.\d+")  # also what is half made
+LAYER = re.compile(r"[\w.+-]+-[0-9a-f]{20}\.(sif|json)|\.[\w.+-]+-[0-9a-f]{20}\.sif\.\d+")  # also what is half made
 BAD = re.compile(r".+\.bad-[0-9a-f]{8}")
 PART = re.compile(r".+\.part-(?P<pid>\d+)@(?P<host>[^/]+)")
 REPORT = re.compile(r"envkit-verify-\d+-[\w.-]+")

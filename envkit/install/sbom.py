@@ -48,11 +48,9 @@ def bill(receipt: Receipt, locked: Lock) -> Bom:
     bom.metadata.timestamp = datetime.fromisoformat(receipt.created)
     bom.metadata.tools.components.add(tool)
     bom.metadata.component = root
-    origins = {module.name: module.cached.shown for module in receipt.recipes if module.cached}
-    if receipt.is_image and receipt.origin:
-        origins[locked.parts[-1].name] = receipt.origin
     for part in locked.parts:
-        own, files = component(part, locked, origins.get(part.name, "")), [source(file, part) for file in part.sources]
+        own = component(part, locked, receipt.origins.get(part.name, ""))
+        files = [source(file, part) for file in part.sources]
         bom.components.update([own, *files])
         bom.register_dependency(root, [own])
         bom.register_dependency(own, files)

@@ -6,23 +6,24 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from shlex import quote
 from typing import BinaryIO, Literal
 
 import msgspec
 
+from envkit.apptainer.layers import place_of
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import binaries, fit, layout, pack, packed_before, place, unpack, wheels
 from envkit.cache.layout import Stored
-from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules
 from envkit.cache.place import Place, SignedManifest
 from envkit.easybuild.receipt import ModuleReceipt, shareable
 from envkit.environments import manifest
 from envkit.environments.lockfile import LockedPart
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Cached, Mpi, Receipt
+from envkit.environments.receipt import BuiltLayer, Cached, Mpi, Receipt
 from envkit.errors import (
     CacheInvalid,
     EnvironmentDamaged,
@@ -137,12 +138,14 @@ Tell = Callable[[str], None]
 
 
 def push(
-    prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None, tell: Tell = lambda _: None
-) -> Pushed:
+    prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None, tell: Tell = lambda _: None,
+    *, has_layers: bool = False,
+) -> Pushed:  # fmt: skip
     """Put the modules of an environment, or its image, into a cache, signed with a private key if one is given.
 
     Of modules these are its Horovod and what is made of wheels alone. From the job of a CI it is that environment which
     was installed last, where none is named, and has to have passed on this host. ``tell`` is told what takes its time.
+    With ``has_layers`` the layers that an image was built on go with it.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
@@ -159,20 +162,44 @@ def push(
         signature.require_signs(key)
     verdict = proven(made, is_here=ci is not None)
     if isinstance(made, ModuleReceipt):
+        if has_layers:
+            why = "It is made of modules; only an image has layers."
+            raise UsageProblem(what=f"{made.name} has no layers.", why=why, fix="Push it without --layers.")
         return pushed_modules(made, verdict, to, key, ci, tell)
     there = taken_from(to, made.name, made.cached) if ci else None
-    return Pushed(name=made.name, place=to.shown, builds=(there or pushed_image(made, verdict, to, key, ci),))
+    part = None if there else image_part(made)
+    cpu = cpu_of(made) if part else ()
+    builds, left_out = [there] if there else list[PushedBuild](), dict[str, str]()
+    if part:
+        builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci))
+    for layer in made.layers[:-1] if has_layers else ():
+        file = place_of(Tree(root=Path(made.tree)).layers, layer.name, layer.key)
+        if layer.cached:
+            left_out[layer.name] = f"It was taken {layer.cached.shown}."
+        elif not file.is_file() or not layer.sha256:
+            left_out[layer.name] = f"It has gone. To build it again: envkit install {made.name} --rebuild"
+        else:
+            tell(f"Pushing {layer.name}")
+            below, of_horovod = layer_part(made, layer), cpu if layer is made.layers[-2] else ()
+            builds.append(pushed_file(made, file, layer.sha256, below, of_horovod, verdict, to, key, ci))
+    return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 
-def pushed_image(made: ImageReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None) -> PushedBuild:
-    """Put an image into a cache. Raises what ``push`` does."""
-    part = image_part(made)
+def pushed_file(
+    made: ImageReceipt, file: Path, sha256: str, part: LockedPart, cpu: tuple[str, ...], verdict: msgspec.Raw,
+    to: Place, key: Path | None, ci: Ci | None,
+) -> PushedBuild:  # fmt: skip
+    """Put an image, or a layer that it was built on, into a cache; ``cpu`` is what its Horovod needs.
+
+    Raises what ``push`` does.
+    """
     with writing(to, made.name):
         to.writable.require(to.named)
-        with files.open_plain(Path(made.image)) as image:  # what is hashed is what is sent
-            if pack.digest_of(image) != made.sha256:
-                raise changed_since(made, [made.image])
-            return sent(described_image(made, part, verdict, ci), image, to, key)
+        with files.open_plain(file) as stream:  # what is hashed is what is sent
+            if pack.digest_of(stream) != sha256:
+                raise changed_since(made, [str(file)])
+            size = stream.seek(0, os.SEEK_END)
+            return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key)
 
 
 def pushed_modules(
@@ -321,8 +348,11 @@ def described_module(
     )
 
 
-def described_image(receipt: ImageReceipt, part: LockedPart, verdict: msgspec.Raw, ci: Ci | None) -> Manifest:
-    """Return the manifest of an image."""
+def described_image(
+    receipt: ImageReceipt, part: LockedPart, cpu: tuple[str, ...], sha256: str, size: int, verdict: msgspec.Raw,
+    ci: Ci | None,
+) -> Manifest:  # fmt: skip
+    """Return the manifest of an image, or of a layer that it was built on."""
     needs = Needs(
         machine=receipt.machine,
         python=minor(receipt.python),
@@ -331,19 +361,18 @@ def described_image(receipt: ImageReceipt, part: LockedPart, verdict: msgspec.Ra
         mpi=receipt.mpi or Mpi(family="", version=""),
         mpi_library="",
         versions={},
-        cpu=cpu_of(receipt),
+        cpu=cpu,
         syntax="",
         recipes={},
     )
-    file = PackedFile(size=receipt.size, sha256=receipt.sha256, is_program=True)
     return Manifest(
         part=part,
         needs=needs,
-        sha256=receipt.sha256,
-        size=receipt.size,
-        unpacked=receipt.size,
+        sha256=sha256,
+        size=size,
+        unpacked=size,
         provenance=provenance(receipt, "", verdict, ci),
-        files={f"{receipt.name}.sif": file},
+        files={f"{part.name}.sif": PackedFile(size=size, sha256=sha256, is_program=True)},
     )
 
 
@@ -542,6 +571,12 @@ def image_part(receipt: ImageReceipt) -> LockedPart:
     return msgspec.structs.replace(locked.parts[-1], name=receipt.name, sha256=receipt.layers[-1].key)
 
 
+def layer_part(receipt: ImageReceipt, layer: BuiltLayer) -> LockedPart:
+    """Return what a layer below an image was made from, as a cache calls it. Raises EnvironmentMissing."""
+    part = next(part for part in installed.lock_of(receipt).parts if part.name == layer.name)
+    return msgspec.structs.replace(part, name=layer_name(receipt.name, layer.name), sha256=layer.key)
+
+
 def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
     """Return every build in some caches without its files, the last built first, and what cannot be read."""
     found, wrong = list[SignedManifest](), list[str]()
@@ -691,8 +726,12 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
                 unread.append(one.name)
             elif source.wrong:
                 doomed.append(one)
-        for one in () if dry_run else doomed:
-            store.remove(of.named, one.name)
+        with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
+            new = [name for name in of.names() if f"manifests/{name}" not in there]
+            kept |= {entry.manifest.object_name for entry in of.entries(new, [])}
+            doomed = [one for one in doomed if one.name not in kept]
+            for one in () if dry_run else doomed:
+                store.remove(of.named, one.name)
         if there and not dry_run:
             place.index(of)
     except RefusedError as error:

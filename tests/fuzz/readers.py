@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import io
 import json
-import lzma
 import marshal
 import os
 import py_compile
@@ -47,6 +46,7 @@ from envkit.planning.stack import stacks
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
 from envkit.sources.cache import STAMPS, SourceCache
+from envkit.system.decompression import zstd
 from envkit.system.resources import data as resource
 from envkit.system.resources import recipes
 from envkit.ticket.private import Redactor
@@ -438,14 +438,14 @@ def build_manifest_of(data: bytes, folder: Path) -> None:
 
 def build_objects(folder: Path) -> list[bytes]:
     build(folder)
-    return [lzma.decompress((folder / "packed").read_bytes())]
+    return [zstd.decompress((folder / "packed").read_bytes())]
 
 
 def build_object_of(data: bytes, folder: Path) -> None:
     from ..test_cache import described, packed
 
     of = packed(Tree(root=folder / "from/a-prefix-of-some-length/x86_64-py3.11"), folder / "again")
-    content = lzma.compress(data, preset=0)
+    content = zstd.compress(data)
     made = msgspec.structs.replace(
         described(of), sha256=hashlib.sha256(content).hexdigest(), size=len(content), unpacked=len(data)
     )

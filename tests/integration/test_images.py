@@ -83,6 +83,28 @@ def test_another_prefix_takes_it_from_a_cache(stacks: Site, image: ImageReceipt,
     assert refused.returncode == 3 and "It was taken from the cache" in refused.stderr
 
 
+def test_layers_are_taken_where_the_image_is_not(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
+    """Of a folder, which no cache has, the last layer alone is built."""
+    (cache := tmp_path / "cache").mkdir()
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert stacks.envkit("verify", IMAGE, "-n", "2", env=state).returncode == 0
+    done = stacks.envkit("cache", "push", IMAGE, "--layers", "--to", str(cache), "--unsigned", env=state)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Pushed ") == len(image.layers)
+    site, env = Site(tmp_path / "prefix"), {"ENVKIT_CACHE_FROM": str(cache)}
+    words = ("install", IMAGE, "--sandbox", "--unsigned-cache")
+    planned = site.envkit(*words, "--dry-run", env=env).stdout
+    marks = [line.partition(":")[0] for line in planned.splitlines() if line.startswith(" * [")]
+    assert marks == [" * [c] debian", " * [x] build-1", " * [c] build-2", " * [ ] image"], planned
+    done = site.envkit(*words, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Building 1 of 4 layers" in done.stdout and f"PASS  {IMAGE}: 2 ranks in one world on 1 host" in done.stdout
+    for shown in (site.envkit("show", IMAGE).stdout, site.envkit("show", IMAGE, "--sbom").stdout):
+        assert shown.count(f"from the cache {cache}") == 2
+    report = json.loads(site.envkit("verify", IMAGE, "--json").stdout)
+    assert report["origin"].startswith(f"the layer debian from the cache {cache}, object ")
+
+
 def test_the_image_says_what_is_inside(image: ImageReceipt) -> None:
     told = subprocess.run([image.runtime, "inspect", "--json", image.image], capture_output=True, text=True, check=True)
     labels = json.loads(told.stdout)["data"]["attributes"]["labels"]

@@ -57,6 +57,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "envkit install pytorch-2.13-cpu-image": "tests/integration/test_images.py builds it",
         "envkit cache push pytorch-2.13-cpu-image --to /project/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_images.py pushes it",
+        "envkit install pytorch-2.13-cpu-image --sandbox": "tests/integration/test_images.py takes layers",
         "apptainer registry login --username me oras://registry.hpc.example.org":
             "tests/integration/test_cache_registry.py has a registry",
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
