@@ -868,7 +868,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         self, again: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was to be removed is named anew meanwhile, by a build that is the same or needs something else."""
-        entry, folder, check = pushed(tree, tmp_path / "cache"), tmp_path / "cache", sharing.check
+        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", sharing.check_source
         (nobodys := folder / layout.object_of("0" * 64)).write_text("of no manifest")
         os.utime(nobodys, (1, 1))
         (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
@@ -880,10 +880,9 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
 
         (folder / "sources").mkdir()
         (folder / "sources" / hashlib.sha256(b"x").hexdigest()).write_bytes(b"x")
-        found = sharing.check_source
         monkeypatch.setattr(sharing, "check_source", meanwhile)
         gone = sharing.prune(entry.place, 0, dry_run=False).removed
-        assert check is sharing.check and gone == (f"objects/{nobodys.name}",)
+        assert gone == (f"objects/{nobodys.name}",)
         assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
 
     def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(

@@ -36,8 +36,9 @@ OTHER = "it was made from another recipe, other arguments, patches or base, or b
 
 def find_images(request: Request, stack: Stack, image: Layer, machine: str, caches: Caches) -> FoundBuilds:
     """Look for the image that a plan ends in. A server is not asked without a network, nor any for what is not ours."""
-    is_signed = request.sign is not None or request.sandbox
-    return FoundBuilds() if is_signed else find(request, stack, stack.name, image, machine, caches)
+    if request.sign or request.sandbox:  # no cache has one like that
+        return FoundBuilds()
+    return find(request, stack, stack.name, image, machine, caches)
 
 
 def find_layers(

@@ -122,7 +122,7 @@ class Verifying:
         submitted = self.cluster.run(submit, env=self.env)
         assert submitted.returncode == 0, submitted.stderr
         while not end.exists():
-            assert time.monotonic() - began < 400, self.cluster.run(["squeue", "--long"]).stdout
+            assert time.monotonic() - began < 120, self.cluster.run(["squeue", "--long"]).stdout
             time.sleep(0.1)
         return Outcome(
             status=int(end.read_text()), ranks=self.statuses(), out=out.read_text(), err=err.read_text(),
