@@ -187,3 +187,18 @@ def test_a_bound_library_of_crays_speaks_its_own_pmi(tmp_path: Path) -> None:
     assert image_launch.of_bound(MPICH, env) == Mpi(family="Cray MPICH", version="8.1.32")
     assert image_launch.of_bound(OPEN_MPI, env) == OPEN_MPI
     assert image_launch.of_bound(None, env) is None
+
+
+def test_what_srun_is_told_in_the_job_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["--mpi=pmix", "-u"]
+    assert image_launch.for_job(OPEN_MPI, "", own, is_image=True) == ("pmix", ("-u",))
+    assert image_launch.for_job(OPEN_MPI, "inside", own, is_image=True) == ("", ("-u",))
+    (tmp_path / "lib-abi-mpich").mkdir()
+    (tmp_path / "lib-abi-mpich" / "libmpi.so.12").touch()
+    monkeypatch.setenv("MPICH_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", "/proc/nonexistent")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    listed.cache_clear()
+    assert image_launch.for_job(MPICH, "bind", [], is_image=True) == ("cray_shasta", ())
+    assert image_launch.for_job(MPICH, "", [], is_image=True) == ("pmi2", ())
+    listed.cache_clear()

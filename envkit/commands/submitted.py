@@ -1,6 +1,5 @@
 """``--submit``: run a command as a job of Slurm, the only scheduler that it knows, and follow the job to its end."""
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +44,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     """
     from envkit.errors import EnvkitError
     from envkit.jobs import slurm
-    from envkit.launch import image_launch, srun_mpi
+    from envkit.launch import image_launch
     from envkit.verify import session
     from envkit.verify.report import Report
 
@@ -53,10 +52,10 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     own = receipt.srun
     if not receipt.horovod:
         usage(f"{receipt.name} has no Horovod, so there is nothing to verify.")
-    inside = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"] or given["mpi_model"] == "inside"
-    mpi = image_launch.of_bound(receipt.mpi, os.environ) if given["mpi_model"] == "bind" else receipt.mpi
-    speaks, of_srun = srun_mpi.for_job(mpi, site.srun if site else own, is_image=receipt.is_image)
-    speaks = "" if inside else speaks
+    starts_itself = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"]
+    words_of_srun = site.srun if site else own
+    speaks, of_srun = image_launch.for_job(receipt.mpi, given["mpi_model"], words_of_srun, is_image=receipt.is_image)
+    speaks = "" if starts_itself else speaks
     settings = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
     job = batch.prepared((), receipt.called, site, site.job.sbatch if site else (), settings)
     shape = f"--nodes {job.shape.nodes} --ranks-per-node {job.shape.ranks_per_node}"

@@ -1,7 +1,6 @@
 """Slurm: a job as a batch script, submitted, asked for, explained and cancelled."""
 
 import functools
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,13 +37,12 @@ INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
 def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
-    from envkit.launch import image_launch, srun_mpi
+    from envkit.launch import image_launch
 
     own = site.srun if site else environment.srun
-    mpi = image_launch.of_bound(environment.mpi, os.environ) if job.model == "bind" else environment.mpi
-    speaks, words = srun_mpi.for_job(mpi, own, is_image=environment.is_image)
+    speaks, words = image_launch.for_job(environment.mpi, job.model, own, is_image=environment.is_image)
     job = replace(job, words=site.job.sbatch if site else ())
-    return script(job, speaks=speaks if job.model != "inside" else "", srun=words, array=array)
+    return script(job, speaks=speaks, srun=words, array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +100,13 @@ def of_bound(mpi: Mpi | None, env: Mapping[str, str]) -> Mpi | None:
     if library is None or library.parent.name != CRAY_ABI:
         return mpi
     return Mpi(family="Cray MPICH", version=env.get("CRAY_MPICH_VERSION", ""))
+
+
+def for_job(mpi: Mpi | None, model: str | None, own: Sequence[str], *, is_image: bool) -> tuple[str, tuple[str, ...]]:
+    """Return what ``srun_mpi.for_job`` does, for ranks that become one world by a model, or by what fits."""
+    speaking = of_bound(mpi, os.environ) if model == "bind" else mpi
+    speaks, words = srun_mpi.for_job(speaking, own, is_image=is_image)
+    return "" if model == "inside" else speaks, words
 
 
 def by_binding(inside: ContainerEnvironment, mpi: Mpi, env: Mapping[str, str]) -> ContainerEnvironment:
