@@ -1,5 +1,6 @@
 """The program: ``envkit`` and ``python -m envkit``."""
 
+import errno
 import gc
 import os
 import resource
@@ -121,9 +122,22 @@ def end_as_short_of_memory(*, threads: bool = False) -> None:
     os._exit(3)
 
 
+def is_short_of_memory(error: Exception) -> bool:
+    """Say whether an error is that memory was refused: to Python, a call of the system, or the loader of libraries.
+
+    The loader gives a reason where there is another one ("failed to map segment from shared object: Operation not
+    permitted"); Python's own parts may forget to say anything (SystemError).
+    """
+    if isinstance(error, SystemError):
+        return str(error).endswith(("without exception set", "without setting an exception"))
+    if isinstance(error, ImportError):
+        return str(error).endswith(("failed to map segment from shared object", "Cannot allocate memory"))
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+
+
 def end_as_damaged(error: Exception) -> None:
     """Say which file of envkit's own Python cannot be imported, and end with 3."""
-    if isinstance(error, MemoryError):
+    if is_short_of_memory(error):
         end_as_short_of_memory()
     names = [
         f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", *SETTINGS) if name in os.environ
@@ -160,7 +174,9 @@ def main() -> None:
         status = run()
     except (ImportError, SyntaxError) as error:  # of what is imported only where it is needed
         end_as_damaged(error)
-    except MemoryError:
+    except (MemoryError, OSError, SystemError) as error:
+        if not is_short_of_memory(error):
+            raise
         end_as_short_of_memory()
     except RuntimeError as error:
         if "start new thread" not in str(error):

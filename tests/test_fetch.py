@@ -775,6 +775,19 @@ def test_certificates_that_cannot_be_read(cache: Path, monkeypatch: pytest.Monke
     assert "/proc/nonexistent.pem" in caught.value.why
 
 
+def test_a_pip_that_does_not_say_how_it_is_configured(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "pip"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr("envkit.sources.pipconfig.pip_command", lambda: [str(slow)])
+    monkeypatch.setattr("envkit.sources.pipconfig.PIP_S", 0.2)
+    with pytest.raises(HostProblem, match="pip has not said") as caught:
+        get(cache, source())
+    assert f"'{slow} config list' was stopped" in caught.value.why
+
+
 # Disks, permissions, other processes
 
 SCRIPT = textwrap.dedent("""

@@ -92,3 +92,12 @@ def test_it_has_no_memory(option: str) -> None:
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "there is not enough memory for envkit itself" in done.stderr.splitlines()[0], done.stderr
     assert f"ulimit -{option} is 40000" in done.stderr and f"ulimit -S{option} hard" in done.stderr
+
+
+@pytest.mark.parametrize("limit", range(30_000, 50_000, 1000))
+def test_wherever_the_memory_ends(limit: int) -> None:
+    """At one limit Python has none left, at another the system, the loader of libraries, or a part of Python."""
+    limited = ["bash", "-c", f'ulimit -Sv {limit}; exec "$@"', "bash", sys.executable, "-m", "envkit", "list"]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert "there is not enough memory for envkit itself" in done.stderr.splitlines()[0], done.stderr

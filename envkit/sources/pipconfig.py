@@ -16,6 +16,7 @@ from envkit.errors import HostProblem
 from envkit.sources.addresses import redact, whole_proxy
 from envkit.system.process import capture, which
 
+PIP_S = 60.0  # it takes half a second
 PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 SETTING = re.compile(r"^(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)$")
 SILENCING = {"PIP_QUIET", "PIP_VERBOSE", "PIP_LOG"}
@@ -85,7 +86,13 @@ def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
                 yield ":env:", name.removeprefix("PIP_").lower().replace("_", "-"), value
         return
     audible = {name: value for name, value in env.items() if name not in SILENCING}
-    done = capture([*pip, "config", "list"], env=audible)
+    done = capture([*pip, "config", "list"], env=audible, timeout_s=PIP_S)
+    if done.status == 124:  # it was stopped
+        raise HostProblem(
+            what=f"pip has not said within {PIP_S:.0f} s how it is configured.",
+            why=f"'{' '.join(pip)} config list' was stopped.",
+            fix="The machine, or the file system of that Python, is very slow now: try again later.",
+        )
     if done.status:
         raise HostProblem(
             what="pip cannot read its own configuration.",
