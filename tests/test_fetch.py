@@ -78,6 +78,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Site(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # of the usual 5, a busy machine drops connections, which then wait for seconds
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
