@@ -27,7 +27,7 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, fit, folder, layout, manifest, pack, place, prefixes, unpack
+from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.offers import FoundBuilds, for_scripts, lines, untrusted
@@ -41,7 +41,6 @@ from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, NotWritable, UsageProblem
-from envkit.install import sharing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -606,10 +605,10 @@ class TestManyBuilds:
 
     def test_a_build_that_does_not_fit_takes_little_memory(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
-        [listed], _ = sharing.entries([entry.place])
+        [listed], _ = contents.entries([entry.place])
         assert entry.manifest.files and not listed.manifest.files
         assert (listed.id, listed.signed) == (entry.id, entry.signed)
-        assert sharing.find([entry.place], entry.id[:8]).manifest == entry.manifest
+        assert contents.find([entry.place], entry.id[:8]).manifest == entry.manifest
 
     @pytest.mark.parametrize("kind", [answers.SlowError, answers.UnreachableError])
     def test_a_server_that_fails_says_nothing_of_a_build(
@@ -627,7 +626,10 @@ class TestManyBuilds:
 
         monkeypatch.setattr(folder, "opened", failing)
         before = below(tmp_path / "cache")
-        for ask in (lambda: sharing.prune(entry.place, 0, dry_run=False), lambda: sharing.verified([entry.place], ())):
+        for ask in (
+            lambda: contents.prune(entry.place, 0, dry_run=False),
+            lambda: contents.verified([entry.place], ()),
+        ):
             with pytest.raises(CacheInvalid, match="cannot be used"):
                 ask()
         assert below(tmp_path / "cache") == before
@@ -657,13 +659,15 @@ class TestManyBuilds:
                 yield chunks
 
         monkeypatch.setattr(folder, "opened", failing)
-        monkeypatch.setattr(sharing, "LEFT_S", -1.0)
+        monkeypatch.setattr(contents, "LEFT_S", -1.0)
         gone = (
-            sharing.prune(entry.place, 1e-9, dry_run=False) if is_kept else sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 1e-9, dry_run=False)
+            if is_kept
+            else contents.prune(entry.place, 0, dry_run=False)
         )
         name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
-        assert [one.read for one in sharing.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+        assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
 
     @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "longer"])
     def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
@@ -679,7 +683,7 @@ class TestManyBuilds:
             os.mkfifo(path)
         else:
             path.write_bytes(content + b"x")
-        gone = sharing.prune(entry.place, 0, dry_run=True)
+        gone = contents.prune(entry.place, 0, dry_run=True)
         assert gone.removed == (f"manifests/Horovod--1.0-toy/{entry.id}.json",) and not gone.unread
 
     def test_a_manifest_that_cannot_be_read_now_is_not_replaced(
@@ -715,9 +719,9 @@ class TestManyBuilds:
             yield []
 
         monkeypatch.setattr(folder, "opened", failing)
-        assert sharing.prune(here, 0, dry_run=False).unread == (f"sources/{path.name}",)
+        assert contents.prune(here, 0, dry_run=False).unread == (f"sources/{path.name}",)
         monkeypatch.setattr(folder, "opened", opened)
-        assert sharing.prune(here, 0, dry_run=False).removed == (f"sources/{path.name}",)
+        assert contents.prune(here, 0, dry_run=False).removed == (f"sources/{path.name}",)
 
 
 class TestFolder:
@@ -779,7 +783,7 @@ class TestFolder:
         index = json.loads((tmp_path / "cache/index.json").read_text())
         assert sorted(index["manifests"]) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
         assert len(list((tmp_path / "cache/objects").iterdir())) == 1
-        assert {one.state for one in sharing.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
+        assert {one.state for one in contents.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
             "unsigned"
         }
 
@@ -816,8 +820,8 @@ class TestFolder:
                 else:
                     break
                 (small / "filler").unlink()
-                assert {one.state for one in sharing.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
-            assert [one.state for one in sharing.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
+                assert {one.state for one in contents.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
+            assert [one.state for one in contents.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
             assert not list(small.rglob(".envkit-*"))
             assert json.loads((small / "index.json").read_text())["manifests"] == [f"Horovod--1.0-toy/{made.key}.json"]
         assert full > 1
@@ -852,14 +856,14 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         old.write_text("of no manifest")
         young.write_text("being written")
         os.utime(old, (1, 1))
-        assert sharing.prune(entry.place, 0, dry_run=True).removed == (f"objects/{old.name}",)
+        assert contents.prune(entry.place, 0, dry_run=True).removed == (f"objects/{old.name}",)
         assert old.exists()
-        sharing.prune(entry.place, 0, dry_run=False)
+        contents.prune(entry.place, 0, dry_run=False)
         assert not old.exists()
         assert young.exists()
         assert len(entry.place.names()) == 1
         (folder / layout.object_of(entry.manifest.sha256)).write_text("damaged")
-        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
 
@@ -868,22 +872,22 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         self, again: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was to be removed is named anew meanwhile, by a build that is the same or needs something else."""
-        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", sharing.check_source
+        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check_source
         (nobodys := folder / layout.object_of("0" * 64)).write_text("of no manifest")
         os.utime(nobodys, (1, 1))
         (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
         os.utime(folder / entry.manifest.object_name, (1, 1))
 
-        def meanwhile(*words: Any) -> sharing.CheckedSource:
+        def meanwhile(*words: Any) -> contents.CheckedSource:
             pushed(tree, folder, cpu=("avx",) if again == "same" else ())
             return found(*words)
 
         (folder / "sources").mkdir()
         (folder / "sources" / hashlib.sha256(b"x").hexdigest()).write_bytes(b"x")
-        monkeypatch.setattr(sharing, "check_source", meanwhile)
-        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        monkeypatch.setattr(contents, "check_source", meanwhile)
+        gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"objects/{nobodys.name}",)
-        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
 
     def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -898,7 +902,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         monkeypatch.setattr(folder, "put", meanwhile)
         other = pushed(tree, tmp_path / "cache", cpu=())
         assert other.manifest.object_name == entry.manifest.object_name
-        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned", "unsigned"]
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned", "unsigned"]
 
 
 class TestPlanted:
@@ -924,7 +928,7 @@ class TestPlanted:
         place.symlink_to(theirs)
         before = below(theirs)
         with suppress(EnvkitError):
-            sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 0, dry_run=False)
         with suppress(EnvkitError, OSError):
             pushed(tree, tmp_path / "cache")
         assert below(theirs) == before
@@ -975,10 +979,10 @@ class TestPlanted:
         (web / "objects").mkdir(parents=True)
         (web / "objects" / "scene.blend").write_text("x")
         os.utime(web / "objects" / "scene.blend", (self.OLD, self.OLD))
-        assert sharing.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
+        assert contents.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
         (web / "index.json").write_text('{"my": "site"}')
         with pytest.raises(UsageProblem, match="is no cache of builds"):
-            sharing.prune(Place(named=str(web)), 0, dry_run=False)
+            contents.prune(Place(named=str(web)), 0, dry_run=False)
         with pytest.raises(UsageProblem, match="is no cache of builds"):
             pushed(tree, web)
         assert (web / "index.json").read_text() == '{"my": "site"}'
@@ -990,7 +994,7 @@ class TestPlanted:
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
         with pytest.raises(NotWritable, match="Nothing can be put into"):
-            sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
     def test_what_can_be_no_place(self, named: str) -> None:
@@ -1032,7 +1036,7 @@ class TestPlanted:
         (tmp_path / "cache").mkdir()
         with (tmp_path / "packed").open("rb") as stream:
             place.publish(Place(named=str(tmp_path / "cache")), huge, stream, b"")
-        [found] = sharing.verified([Place(named=str(tmp_path / "cache"))], []).builds
+        [found] = contents.verified([Place(named=str(tmp_path / "cache"))], []).builds
         assert found.state == "bad"
         assert found.wrong.endswith("It is too large.")
 
@@ -1085,7 +1089,7 @@ class TestTrust:
         assert place.signer(entry, [theirs]) == ""
         assert place.signer(entry, [theirs, mine]) == mine
         assert place.signer(pushed(tree, tmp_path / "unsigned"), [mine]) == ""
-        bad = sharing.verified([entry.place], [theirs]).builds
+        bad = contents.verified([entry.place], [theirs]).builds
         assert [(one.state, one.wrong) for one in bad] == [("bad", "None of your keys has signed it.")]
 
     @pytest.mark.parametrize(

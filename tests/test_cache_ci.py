@@ -17,7 +17,7 @@ import pytest
 
 from envkit.cache import ci
 from envkit.cache import manifest as files
-from envkit.cache import registry as oci
+from envkit.cache import oci as oci
 from envkit.cache.manifest import Ci
 from envkit.cache.place import Place
 from envkit.cli import run

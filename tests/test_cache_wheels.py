@@ -40,7 +40,7 @@ from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import select
-from envkit.sources.cache import Source
+from envkit.sources.source_cache import Source
 from envkit.system import files
 from envkit.verify import last
 

@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from envkit.apptainer import cached
-from envkit.apptainer.layers import Layer, note_of, place_of
+from envkit.apptainer.image_plan import Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import manifest, unpack
+from envkit.cache import contents, manifest, unpack
 from envkit.cache.manifest import PackedFile
 from envkit.cache.offers import FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
@@ -26,7 +26,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.install import pull, sbom, sharing
+from envkit.install import cache_pull, cache_push, sbom
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.verify import last
@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def entry(made: ImageReceipt, prefix: Prefix, folder: Path) -> SignedManifest:
     """The image in a cache."""
-    [done] = sharing.push(prefix, NAME, Place(named=str(folder)), None).builds
+    [done] = cache_push.push(prefix, NAME, Place(named=str(folder)), None).builds
     assert (done.module, done.sent, done.signed) == (NAME, True, False)
     return Place(named=str(folder)).entry(f"{NAME}/{done.id}.json")
 
@@ -105,10 +105,10 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     }  # fmt: skip
     assert (folder / entry.manifest.object_name).read_bytes() == Path(made.image).read_bytes()
     assert entry.manifest.part.sha256 == KEY.ljust(64, "0")
-    [again] = sharing.push(prefix, NAME, entry.place, None).builds
+    [again] = cache_push.push(prefix, NAME, entry.place, None).builds
     assert not again.sent
-    assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
-    assert sharing.prune(entry.place, 0, dry_run=False).removed == ()
+    assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+    assert contents.prune(entry.place, 0, dry_run=False).removed == ()
 
 
 def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True)
         subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True)
         keys[name] = own, public
-    [pushed] = sharing.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0]).builds
+    [pushed] = cache_push.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0]).builds
     assert pushed.signed
 
     def verdict(*names: str) -> tuple[bool, tuple[str, ...]]:
@@ -264,7 +264,7 @@ def test_one_that_is_not_what_it_should_be_leaves_nothing(
     done, said = taken(found, tmp_path / "layers")
     assert done is None and "The image is not taken from there." in said
     assert [*(tmp_path / "layers").iterdir()] == []
-    [checked] = sharing.verified([Place(named=str(folder))], ()).builds
+    [checked] = contents.verified([Place(named=str(folder))], ()).builds
     assert checked.state == "bad"
 
 
@@ -307,10 +307,10 @@ def test_it_is_copied_from_one_cache_into_another(entry: SignedManifest, folder:
     new = tmp_path / "new"
     new.mkdir()
     caches = Caches(places=(str(folder),), keys=(), unsigned=True)
-    done = pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
+    done = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
     assert done.state == "copied"
     assert (new / entry.manifest.object_name).read_bytes() == (folder / entry.manifest.object_name).read_bytes()
-    other = pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
+    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
     assert other.state == "unfit"
 
 
@@ -329,14 +329,14 @@ def test_what_was_not_built_here_is_not_pushed(
     changed = msgspec.structs.replace(made, **changes)
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
     with pytest.raises(kind, match="pushed"):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None)
+        cache_push.push(prefix, NAME, Place(named=str(folder)), None)
     assert [*folder.iterdir()] == []
 
 
 def test_what_has_changed_is_not_pushed(made: ImageReceipt, prefix: Prefix, folder: Path) -> None:
     Path(made.image).write_text("another")
     with pytest.raises(EnvironmentDamaged):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None)
+        cache_push.push(prefix, NAME, Place(named=str(folder)), None)
     assert [*folder.iterdir()] == []
 
 
@@ -366,7 +366,7 @@ def layered(
     parts = tuple(LockedPart(name=layer.name, recipe="cpu.def", sha256=layer.key) for layer in more.layers)
     changed = msgspec.structs.replace(made, layers=more.layers, lock=msgspec.structs.replace(made.lock, parts=parts))
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
-    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    done = cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
     assert [build.module for build in done.builds] == [
         NAME,
         *(f"{NAME}.{name}" for name in ("debian", "build-1", "build-2")),
@@ -431,7 +431,7 @@ def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, fold
     place_of(tree.layers, layers[1].name, layers[1].key).unlink()
     taken_one = msgspec.structs.replace(layered, layers=tuple(layers))
     receipt.write(receipt.path_of(tree, NAME), taken_one)
-    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    done = cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
     assert done.left_out == {
         "debian": f"It was taken {origin.shown}.",
         "build-1": f"It has gone. To build it again: envkit install {NAME} --rebuild",
@@ -439,14 +439,14 @@ def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, fold
     assert taken_one.origin == f"the layer debian {origin.shown}"
     place_of(tree.layers, layers[2].name, layers[2].key).write_text("another")
     with pytest.raises(EnvironmentDamaged):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+        cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
 
 
 def test_a_cache_tells_of_a_layer(
     layered: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    id_of = {entry.manifest.module: entry.id for entry in sharing.entries([Place(named=str(folder))])[0]}
+    id_of = {entry.manifest.module: entry.id for entry in contents.entries([Place(named=str(folder))])[0]}
     assert run(["cache", "show", id_of[f"{NAME}.build-1"], str(folder)]) == 0
     shown = capsys.readouterr().out
     assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111" in shown
-    assert sharing.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()
+    assert contents.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()

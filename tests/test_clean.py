@@ -20,7 +20,7 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built
 from envkit.install import cleaning
 from envkit.machine.host import Platform
-from envkit.sources.cache import SourceCache
+from envkit.sources.source_cache import SourceCache
 
 Install = Callable[..., ModuleReceipt]
 Output = pytest.CaptureFixture[str]

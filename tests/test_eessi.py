@@ -27,7 +27,7 @@ from envkit import cli
 from envkit.cli import envkit
 from envkit.commands.enter import asked_for
 from envkit.eessi import access, binds, entry, image, listing, prefetch, release, repositories, servers, sessions
-from envkit.eessi import cache as cache_of_session
+from envkit.eessi import client_cache as cache_of_session
 from envkit.eessi.release import Release
 from envkit.errors import ConfigInvalid, DiskFull, HostProblem, SourcesMissing, UsageProblem
 from envkit.inside import nearest

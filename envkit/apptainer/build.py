@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from envkit import diagnose
-from envkit.apptainer import layers
+from envkit.apptainer import image_plan
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
-from envkit.apptainer.layers import Layer, note_of
+from envkit.apptainer.image_plan import Layer, note_of
 from envkit.environments import trust
 from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
@@ -81,7 +81,7 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                status = layers.build(
+                status = image_plan.build(
                     self.runtime.path,
                     self.words(is_image),
                     layer,
@@ -120,7 +120,7 @@ class LayerBuild:
 
     def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
-        if layers.content(image) != layer.key:
+        if image_plan.content(image) != layer.key:
             what = f"{self.request.source} was changed while it was taken over."
             raise RecipeInvalid(what=what, fix=AGAIN)
 

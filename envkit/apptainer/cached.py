@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.apptainer.build import make_own
-from envkit.apptainer.layers import Layer, note_of
+from envkit.apptainer.image_plan import Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import layer_name
 from envkit.cache.offers import FoundBuilds, Offer, judged

@@ -18,7 +18,7 @@ from envkit.apptainer import cached
 from envkit.apptainer.build import LayerBuild, temporary_folder
 from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
-from envkit.apptainer.layers import DEBIAN, ImagePlan, Layer, note_of, place_of
+from envkit.apptainer.image_plan import DEBIAN, ImagePlan, Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.manifest import layer_name
 from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines

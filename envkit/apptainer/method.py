@@ -9,11 +9,11 @@ from shlex import quote
 
 from rich.console import Console
 
-from envkit.apptainer import layers as image_layers
+from envkit.apptainer import image_plan as image_layers
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
+from envkit.apptainer.image_plan import Base, ImagePlan, Layer
 from envkit.apptainer.installation import DIGEST, ImageInstallation
-from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.place import configured
 from envkit.environments.discard import discarded, say_left

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from envkit.eessi import release
-from envkit.eessi.cache import is_warm
+from envkit.eessi.client_cache import is_warm
 from envkit.eessi.release import Release
 from envkit.eessi.time_limit import LIMIT_S, with_time_limit
 from envkit.errors import HostProblem, Problem, UsageProblem
@@ -202,7 +202,7 @@ def kept_cache(env: Mapping[str, str]) -> Path | None:
 
 def namespace_words() -> list[str]:
     """Return how namespace.py is started."""
-    return [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
+    return [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 
 
 @cache

@@ -28,7 +28,7 @@ from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
-from envkit.sources.cache import SourceCache, is_place
+from envkit.sources.source_cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
 from envkit.system.temporary import has_ended
 

@@ -25,7 +25,7 @@ from envkit.inside.probe import node
 from envkit.knowledge.known import known
 from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
-from envkit.sources.cache import Source
+from envkit.sources.source_cache import Source
 from envkit.system import files, process, record
 from envkit.system.resources import data
 from envkit.system.stopped import Watch

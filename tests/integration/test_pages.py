@@ -244,7 +244,7 @@ def in_shell(script: str, home: Path, prefix: Path, copy: Path, settings: Mappin
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    bound = [sys.executable, "-I", "-S", str(data("system/namespace.py")), "bind", str(copy), str(prefix), "--"]
+    bound = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py")), "bind", str(copy), str(prefix), "--"]
     running = subprocess.Popen(
         [*bound, "bash", "-c", f". {LMOD}\n{script}"],
         env={**kept, **own, **settings},

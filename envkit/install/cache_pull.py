@@ -10,14 +10,14 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from envkit.cache import fit, folder, place, unpack
+from envkit.cache import contents, fit, folder, place, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.offers import untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
 from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
-from envkit.install import sharing
+from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
 
@@ -67,8 +67,8 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
             why="Only that place itself is named, by --from or as 'from' in [cache] of your configuration.",
             fix="Name another cache: --from PLACE.",
         )
-    sharing.require(to)
-    entries, wrong = sharing.entries(places)
+    cache_push.require(to)
+    entries, wrong = contents.entries(places)
     if wrong and not entries:
         raise CacheInvalid(
             what=f"Nothing can be copied from {', '.join(source.shown for source in places)}.",
@@ -132,7 +132,7 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue
         try:
-            with sharing.writing(to, manifest.module):
+            with place.writing(to, manifest.module):
                 state = "copied" if copy(entry, to, caches.keys) else "there"
         except CacheInvalid as error:
             state, why = "bad", (f"{error.what} {error.why}",)
