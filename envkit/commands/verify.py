@@ -92,8 +92,8 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
     and one report comes out. DIR is a virtual environment on top of NAME ('envkit venv'). Without either: the
-    environment that this is called in, if it has Horovod; else the only one installed, or the default of your
-    configuration. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
+    environment that this is called in, if it has Horovod; else the default of your configuration; else the only one
+    installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
     and a report or the baseline could not be written.
 
     From a login node: envkit verify NAME --nodes 2 --gpus-per-node 4 --submit. The report comes from the nodes of a

@@ -78,7 +78,8 @@ def select(wanted: AccessRequest, forced: Access | None, first: Access | None = 
     if forced:
         found = failed[0].problem
         assert found is not None  # noqa: S101
-        raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=found.fix)
+        fix = f"{found.fix} Leave --access out to take the first way that works."
+        raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=fix)
     name = "EESSI's repository" if wanted.repository.is_usual else wanted.repository.name
     raise HostProblem(
         what=f"There is no way to {name} on this machine.",

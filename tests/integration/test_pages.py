@@ -63,7 +63,21 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_cache_registry.py has a registry",
     },
-    "configuration.md": {"envkit list": "tests/test_docs.py has the mistake that it is shown with"},
+    "configuration.md": {
+        "envkit list": "tests/test_docs.py has the mistake that it is shown with",
+        **dict.fromkeys(
+            (
+                "sudo sh -c '/opt/envkit/bin/envkit completion bash > /usr/share/bash-completion/completions/envkit'",
+                "sudo sh -c '/opt/envkit/bin/envkit completion zsh > /usr/share/zsh/site-functions/_envkit'",
+                (
+                    "sudo sh -c '/opt/envkit/bin/envkit completion fish > "
+                    "/usr/share/fish/vendor_completions.d/envkit.fish'"
+                ),
+                "sudo /opt/envkit/bin/envkit help --man /usr/local/share/man/man1",
+            ),
+            "for all users; tests/test_completion.py and tests/test_manual.py print them",
+        ),
+    },
     "doctor.md": {"envkit doctor --submit": "tests/lab/test_pages_in_jobs.py has a cluster"},
     "elastic.md": {
         "echo ray==2.52.0 > requirements.txt": "Ray is not reliable here, as the page says",
