@@ -49,6 +49,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEBIAN = "debian"  # the layer that others begin with, where it is made from a mirror
+IMAGE = "image"  # the last
 HOROVODS_PATCH = re.compile(r"Horovod-.*\.patch$")
 DATED = r"/\d{8}T\d{6}Z"
 MIRROR = rf"https?://[^\s@]+?/debian(?:{DATED})?"
@@ -126,7 +127,7 @@ def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
             is_image = stage is stages[-1] and number == len(stage.layers)
             more = [layer.key for layer in planned] if is_image else [wanted.machine]
             key = key_of(key, sections, values, folder, more)
-            name = "image" if is_image else f"{stage.name}-{number}"
+            name = IMAGE if is_image else f"{stage.name}-{number}"
             path = place_of(layers, wanted.name if is_image else name, key)
             header = {"Bootstrap": below.bootstrap, "From": below.reference, "Stage": stage.name or "final"}
             parts = [(header, fill(sections, values))]
