@@ -889,6 +889,50 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         assert gone == (f"objects/{nobodys.name}",)
         assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
 
+    @pytest.mark.parametrize("was", ["bad", "old"])
+    def test_a_build_that_is_pushed_while_it_is_tidied_up_stays(
+        self, was: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that was damaged is mended by its object alone; one that was old is signed anew."""
+        entry, folder, check = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check
+        if was == "bad":
+            (folder / entry.manifest.object_name).write_text("damaged")
+        for path in (folder / entry.manifest.object_name, folder / f"manifests/Horovod--1.0-toy/{entry.id}.json"):
+            os.utime(path, (1, 1))
+        found = list[str]()
+
+        def meanwhile(*words: Any) -> contents.Checked:
+            result = check(*words)
+            found.append(result.state)
+            pushed(tree, folder, b"" if was == "bad" else b"a signature")
+            return result
+
+        monkeypatch.setattr(contents, "check", meanwhile)
+        gone = contents.prune(entry.place, 0 if was == "bad" else 3600, dry_run=False)
+        assert (gone.removed, gone.unread, found[0]) == ((), (), "bad" if was == "bad" else "unsigned")
+        monkeypatch.setattr(contents, "check", check)
+        [left] = contents.verified([entry.place], ()).builds
+        assert left.state == ("unsigned" if was == "bad" else "good") and place.indexed(entry.place)
+
+    def test_a_manifest_that_goes_while_its_object_is_sent_is_sent_again(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry, lock, name = pushed(tree, tmp_path / "cache"), folder.locked, "manifests/Horovod--1.0-toy/{}.json"
+        manifest, held = tmp_path / "cache" / name.format(entry.id), list[str]()
+        (tmp_path / "cache" / entry.manifest.object_name).write_text("damaged")
+
+        @contextmanager
+        def late(named: str) -> Iterator[None]:
+            if not held:  # another process had it, which tidied up
+                manifest.unlink()
+            held.append(named)
+            with lock(named):
+                yield
+
+        monkeypatch.setattr(folder, "locked", late)
+        pushed(tree, tmp_path / "cache")
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
     def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

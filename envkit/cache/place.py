@@ -322,7 +322,7 @@ def put(
                 raise
             return False
 
-    if not is_right():
+    if was_sent or not is_right():  # a manifest whose object was bad may just be tidied up
         with store.locked(place.named):  # else one that is signed could be replaced by one that is not
             if not is_right():
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
