@@ -1,6 +1,7 @@
 """The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -786,6 +787,44 @@ class TestFolder:
         assert {one.state for one in contents.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
             "unsigned"
         }
+
+    @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+    def test_a_file_system_without_locks(
+        self, number: int, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a node that has them has left the file of a lock."""
+
+        def refused(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").touch()
+        monkeypatch.setattr(fcntl, "flock", refused)
+        monkeypatch.setattr(folder, "LOCKED_S", 1.0)
+        entry = pushed(tree, tmp_path / "cache")
+        assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+    def test_a_lock_that_another_holds(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder, "LOCKED_S", 0.1)
+        (tmp_path / "cache").mkdir()
+        with (
+            folder.locked(str(tmp_path / "cache")),
+            pytest.raises(EnvkitError, match=r"Another process has held .*/\.lock"),
+        ):
+            pushed(tree, tmp_path / "cache")
+        assert pushed(tree, tmp_path / "cache").place.names()
+
+    def test_a_lock_that_is_a_link(self, tree: Tree, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
+        with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
+            with place.writing(Place(named=str(tmp_path / "cache")), "It"):
+                pushed(tree, tmp_path / "cache")
+        assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
+
+    def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
+        assert place.reason(OSError(errno.EPERM, "No")) == "No"
+        assert place.reason(OSError(errno.EPERM, "No", "/a")) == "No: /a"
 
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
         entry, full = pushed(tree, tmp_path / "cache"), 0

@@ -238,7 +238,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         raise of.invalid(f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
-        raise problem or place.not_written(of, f"{error.strerror or error}: {error.filename}") from error
+        raise problem or place.not_written(of, place.reason(error)) from error
     removed = tuple(one.name for one in doomed)
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
 

@@ -381,7 +381,12 @@ def writing(to: Place, what: str) -> Iterator[None]:
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
-        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}", odd) from error
+        raise problem or not_written(to, reason(error), odd) from error
+
+
+def reason(error: OSError) -> str:
+    """Return what a system says of a failure, with the file if it names one."""
+    return ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
 
 
 def not_written(to: Place, why: str, fix: str = "") -> NotWritable:
