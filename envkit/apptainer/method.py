@@ -12,7 +12,7 @@ from rich.console import Console
 from envkit.apptainer import image_plan as image_layers
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
-from envkit.apptainer.image_plan import IMAGE, Base, ImagePlan, Layer
+from envkit.apptainer.image_plan import IMAGE, Base, ImagePlan, Layer, note_of
 from envkit.apptainer.installation import DIGEST, ImageInstallation
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.place import configured
@@ -134,7 +134,8 @@ def remove(tree: Tree, environment: Receipt, others: Sequence[Parts], *, depende
     say_left(tree, [] if discarded(tree, Path(environment.image)) else [Path(environment.image)], console)
     layers = own_layers(tree, environment, others)
     say(console, f"Removed {environment.name}: {environment.image}.")
-    say_left(tree, [path for path in layers if not discarded(tree, path)] if dependencies else [], console)
+    files = [file for path in layers for file in (path, note_of(path))] if dependencies else []
+    say_left(tree, [path for path in files if not discarded(tree, path)], console)
     if layers:
         names = ", ".join(path.name for path in layers)
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
