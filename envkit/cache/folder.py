@@ -105,6 +105,11 @@ def require(named: str) -> None:
         )
 
 
+def refuses(module: str) -> str:  # noqa: ARG001
+    """Say nothing: a build can be called as any module is."""
+    return ""
+
+
 @contextmanager
 def locked(named: str) -> Iterator[None]:
     """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it.

@@ -60,6 +60,9 @@ class Writable(Store, Protocol):
     def require(self, named: str) -> None:
         """Require that the place is there. Raises UsageProblem."""
 
+    def refuses(self, module: str) -> str:
+        """Say why no build can be called so there; nothing where one can."""
+
     def locked(self, named: str) -> AbstractContextManager[None]:
         """Keep others from writing the index."""
 

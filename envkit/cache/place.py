@@ -286,15 +286,23 @@ def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys
     return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
 
 
+def require_name(place: Place, module: str) -> None:
+    """Require that a place can have a build of this name; it is not asked. Raises HostProblem."""
+    if why := place.writable.refuses(module):
+        fix = "Push it into a folder or a bucket; or have your site offer the stack under a shorter name."
+        raise HostProblem(what=f"{module} cannot be put into {place.shown}.", why=why, fix=fix)
+
+
 def put(
     place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
 ) -> bool:
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
-    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, OSError,
-    RefusedError, and what ``packed`` does.
+    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, or whose name
+    the place cannot have, OSError, RefusedError, and what ``packed`` does.
     """
+    require_name(place, build.module)
     require_cache(place)
     if len(content) > manifest.MOST:
         raise HostProblem(
