@@ -344,7 +344,7 @@ class TestFit:
             ({}, ""),
             ({"versions": {"GLIBC": "2.28"}}, "it needs GLIBC 2.34, and this machine has 2.28"),
             ({"versions": {}}, "it needs GLIBC 2.34, and this machine has none"),
-            ({"cpu": frozenset()}, "its code needs avx, which this CPU has not"),
+            ({"cpu": frozenset()}, "its code needs avx, which this CPU lacks"),
             ({"python": "3.12"}, "it is for Python 3.11, and here it is 3.12"),
             ({"machine": "aarch64"}, "it is for machine type x86_64, and here it is aarch64"),
             ({"accelerator": "cuda"}, "it is for device cpu, and here it is cuda"),

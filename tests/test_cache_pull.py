@@ -181,7 +181,7 @@ class TestChosen:
         first, second = self.both(tree, tmp_path)
         done = {one.id: one for one in take(first.place, new, every=False).builds}
         assert (done[first.id].state, done[second.id].state) == ("copied", "unfit")
-        assert done[second.id].why == ("its code needs avx512f, which this CPU has not",)
+        assert done[second.id].why == ("its code needs avx512f, which this CPU lacks",)
         machine(mpi=("MPICH", "4.0"))
         nothing = take(first.place, new, every=False)
         problem = cache_pull.problem(nothing)
