@@ -19,8 +19,8 @@ from envkit.apptainer import cached
 from envkit.apptainer.image_plan import ImagePlan, Layer, note_of, place_of
 from envkit.apptainer.installation import ImageInstallation
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import contents, manifest, unpack
-from envkit.cache.manifest import Manifest, PackedFile
+from envkit.cache import contents, manifest, oci, unpack
+from envkit.cache.manifest import Ci, Manifest, PackedFile
 from envkit.cache.offers import FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
 from envkit.cli import run
@@ -45,6 +45,7 @@ from .verify.test_report import report
 NAME = "pytorch-2.13-cpu-image"
 KEY = "a" * 64
 MACHINE = platform.machine()
+MIRROR = "http://mirror/debian"
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_one_whose_code_this_cpu_does_not_run_does_not_fit(entry: SignedManifest
     needs = msgspec.structs.replace(entry.manifest.needs, cpu=("no-such-feature",))
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU has not"]
+    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU lacks"]
 
 
 def test_of_several_the_newest_of_the_first_place_is_taken(
@@ -365,13 +366,18 @@ def layer_of(made: ImageReceipt, name: str, folder: Path) -> Layer:
 
 @pytest.fixture
 def layered(
-    install_image: Callable[..., ImageReceipt], made: ImageReceipt, prefix: Prefix, folder: Path
+    install_image: Callable[..., ImageReceipt], made: ImageReceipt, prefix: Prefix, folder: Path, fake: Fake
 ) -> ImageReceipt:
-    """An image of four layers, which went into a cache with it."""
+    """An image of four layers, which went into a cache with it; its apptainer writes what it is to build from."""
+    apptainer = fake(
+        "apptainer",
+        f'[ "$1" != inspect ] || exec echo "MirrorURL: {MIRROR}"\nshift $(($# - 2)); echo "built: $(cat "$2")" >"$1"',
+    )
     more = install_image(NAME, debian="d" * 64, build_1="1" * 64, build_2="2" * 64, image=KEY)
     assert made.lock
     parts = tuple(LockedPart(name=layer.name, recipe="cpu.def", sha256=layer.key) for layer in more.layers)
-    changed = msgspec.structs.replace(made, layers=more.layers, lock=msgspec.structs.replace(made.lock, parts=parts))
+    lock = msgspec.structs.replace(made.lock, parts=parts)
+    changed = msgspec.structs.replace(made, layers=more.layers, lock=lock, runtime=str(apptainer))
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
     done = cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
     assert [build.module for build in done.builds] == [
@@ -384,26 +390,29 @@ def layered(
 
 @pytest.fixture
 def planned(
-    layered: ImageReceipt, stack: Stack, folder: Path, machine: Callable[..., Host], fake: Fake, tmp_path: Path
+    layered: ImageReceipt, stack: Stack, folder: Path, machine: Callable[..., Host], tmp_path: Path
 ) -> Callable[..., ImageInstallation]:
-    """Plan the same image in another prefix, by an apptainer that writes what it was told to build from."""
+    """Plan the same image in another prefix."""
     prefix = Prefix(root=tmp_path / "other")
     prefix.create()
     tree = prefix.tree(Platform.own())
-    apptainer = fake("apptainer", 'shift $(($# - 2)); echo "built: $(cat "$2")" >"$1"')
 
-    def plan(unsigned: bool = True, keys: tuple[str, ...] = (), at: Path = folder, **changes: Any) -> ImageInstallation:
+    def plan(
+        unsigned: bool = True, keys: tuple[str, ...] = (), at: Path = folder, mirror: str = MIRROR, **changes: Any
+    ) -> ImageInstallation:
         layers = tuple(
             Layer(
                 name=one.name, recipe=f"{one.name} {'--find-links=/mnt' if one.name.startswith('build-') else ''}",
                 key=one.key, image=place_of(tree.layers, NAME if one.name == "image" else one.name, one.key),
+                mirror=mirror if one.name == "debian" else "",
             )
             for one in layered.layers
         )  # fmt: skip
         wheels = tuple(Source(filename=f"{name}.whl", sha256="0" * 64, needed_by="") for name in ("torch", "numpy"))
         return ImageInstallation(
             request=replace(Request(prefix=prefix), **changes), stack=msgspec.structs.replace(stack, disk_mb=0),
-            host=machine(machine=MACHINE), runtime=Runtime(path=apptainer, family="apptainer", version="1.4.5"),
+            host=machine(machine=MACHINE),
+            runtime=Runtime(path=Path(layered.runtime), family="apptainer", version="1.4.5"),
             plan=ImagePlan(layers=layers, sources=wheels, folder=tmp_path), tree=tree,
             caches=Caches(places=(str(at),), keys=keys, unsigned=unsigned),
         )  # fmt: skip
@@ -646,15 +655,89 @@ def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, fold
     place_of(tree.layers, layers[1].name, layers[1].key).unlink()
     taken_one = msgspec.structs.replace(layered, layers=tuple(layers))
     receipt.write(receipt.path_of(tree, NAME), taken_one)
-    done = cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
-    assert done.left_out == {
+    assert left_out(prefix, folder) == {
         "debian": f"It was taken {origin.shown}.",
-        "build-1": f"It has gone. To build it again: envkit install {NAME} --rebuild",
+        "build-1": "It has gone; build-2, which was built on it, takes its place.",
     }
     assert taken_one.origin == f"the layer debian {origin.shown}"
-    place_of(tree.layers, layers[2].name, layers[2].key).write_text("another")
-    with pytest.raises(EnvironmentDamaged):
-        cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    last_one = place_of(tree.layers, layers[2].name, layers[2].key)
+    last_one.write_text("another")
+    assert left_out(prefix, folder)["build-2"] == f"It was built anew since; {NAME} was built on the one before."
+    last_one.unlink()
+    again = f"envkit install {NAME} --rebuild --prefix {prefix.root}"
+    gone = f"It has gone. To build it again: {again}"
+    assert {name: why for name, why in left_out(prefix, folder).items() if name != "debian"} == {
+        "build-1": gone, "build-2": gone,
+    }  # fmt: skip
+    layers[0] = msgspec.structs.replace(layers[0], cached=None, sha256="")  # as of an earlier envkit
+    receipt.write(receipt.path_of(tree, NAME), msgspec.structs.replace(layered, layers=tuple(layers)))
+    unsaid = f"The receipt does not say which file it was. To build on it again: {again}"
+    assert left_out(prefix, folder)["debian"] == unsaid
+
+
+def left_out(prefix: Prefix, folder: Path) -> dict[str, str]:
+    """Push an image with its layers; return which layers were not pushed, and why."""
+    return cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True).left_out
+
+
+def test_a_debian_of_another_mirror_is_built(planned: Callable[..., ImageInstallation]) -> None:
+    """What is built on it takes packages from there."""
+    work = planned(mirror="http://other/debian", sandbox=True)
+    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "image"])
+    why = f"{NAME}.debian: {cached.OTHER}"
+    assert any(line.startswith("Cache:    not ") and line.endswith(why) for line in work.heading())
+
+
+def test_a_debian_that_does_not_say_its_mirror_is_not_pushed(
+    layered: ImageReceipt, prefix: Prefix, folder: Path
+) -> None:
+    Path(layered.runtime).write_text("#!/bin/sh\nexit 1\n")
+    [(name, why)] = left_out(prefix, folder).items()
+    assert name == "debian" and why.startswith("Which mirror it is from cannot be read in ")
+
+
+def test_from_a_ci_layers_stay_that_the_image_was_not_built_on(
+    layered: ImageReceipt, planned: Callable[..., ImageInstallation], prefix: Prefix, folder: Path, tmp_path: Path
+) -> None:
+    """The image was taken from there, by a job that has layers of an earlier build."""
+    place = Place(named=str(folder))
+    [entry] = [one for one in contents.entries([place])[0] if one.manifest.module == NAME]
+    origin = receipt.Cached(place=str(folder), id=entry.id, host="h", built="b", key="")
+    receipt.write(receipt.path_of(Tree(root=Path(layered.tree)), NAME), msgspec.structs.replace(layered, cached=origin))
+    before, job = place.names(), Ci(kind="GitHub", repository="r", commit="c", run="u")
+    done = cache_push.push(prefix, NAME, place, None, job, has_layers=True)
+    assert [(build.module, build.sent) for build in done.builds] == [(NAME, False)] and place.names() == before
+    assert {*done.left_out.values()} == {f"The image itself was taken {origin.shown}, and not built on it."}
+    work, said = planned(), Console(file=io.StringIO())
+    for layer in work.plan.layers[:-1]:
+        layer.image.parent.mkdir(parents=True, exist_ok=True)
+        layer.image.write_text("built: here")
+    assert all(work.built(layer).sha256 for layer in work.plan.layers[:-1])
+    taken = cached.take(work.looked, tmp_path / "layers", said)
+    assert taken
+    work.taken.append(taken)
+    assert not any(work.built(layer).sha256 for layer in work.plan.layers[:-1])
+
+
+def test_a_folder_is_not_pushed(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
+    receipt.write(
+        receipt.path_of(Tree(root=Path(layered.tree)), NAME), msgspec.structs.replace(layered, sha256="", size=0)
+    )
+    with pytest.raises(UsageProblem) as refused:
+        left_out(prefix, folder)
+    assert "--sandbox" in refused.value.why and "without --sandbox" in refused.value.fix
+
+
+def test_names_are_looked_at_before_anything_is_sent(
+    layered: ImageReceipt, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag has 128 characters, 65 of which are for the key."""
+    monkeypatch.setattr(oci, "LONGEST", 65 + len(NAME))
+    assert oci.refuses(NAME) == "" and f"at most {len(NAME)} letters" in oci.refuses(f"{NAME}.build-2")
+    monkeypatch.setattr(oci, "Reached", lambda _: pytest.fail("the registry was asked"))
+    with pytest.raises(HostProblem, match=rf"^{NAME}\.debian cannot be put into oci://host/cache\.$") as refused:
+        cache_push.push(prefix, NAME, Place(named="oci://host/cache"), None, has_layers=True)
+    assert "shorter name" in refused.value.fix
 
 
 def test_a_cache_tells_of_a_layer(

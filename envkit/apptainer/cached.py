@@ -73,7 +73,7 @@ def find(request: Request, stack: Stack, layers: Sequence[Layer], machine: str, 
 def unfit(entry: SignedManifest, layer: Layer, machine: str) -> Iterator[str]:
     """Yield why an image or a layer is not that which would be built, or cannot run on this machine."""
     yield from fit.of_image(entry.manifest, machine, binaries.features())
-    if entry.manifest.part.sha256 != layer.key or entry.manifest.is_layer != (layer.name != IMAGE):
+    if entry.manifest.part.sha256 != layer.shared_key or entry.manifest.is_layer != (layer.name != IMAGE):
         yield OTHER
 
 

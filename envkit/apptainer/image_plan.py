@@ -29,6 +29,7 @@ PIN = re.compile(
     r"^(?P<name>[\w.-]+)={2,3}(?P<version>\S+)(?: ; platform_machine == \"(?P<machine>\w+)\")? "
     r"--hash=sha256:(?P<sha256>[0-9a-f]{64})  # (?P<file>\S+)$"
 )
+MIRROR_OF = re.compile(r"^MirrorURL: (\S+)$", re.MULTILINE)  # in a definition file
 EXTRA_INDEX = re.compile(r"^--extra-index-url (\S+)$", re.MULTILINE)
 
 
@@ -40,12 +41,21 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to build: its recipe, and a key that is another one when anything it is made of is."""
+    """An image to build: its recipe, and a key that is another one when anything it is made of is.
+
+    ``mirror`` is that which a Debian is made from. Any mirror has the same packages, so it changes no key.
+    """
 
     name: str
     recipe: str
     key: str
     image: Path
+    mirror: str = ""
+
+    @property
+    def shared_key(self) -> str:
+        """The key that it has in caches."""
+        return shared_key(self.key, self.mirror)
 
 
 DEBIAN = "debian"  # the layer that others begin with, where it is made from a mirror
@@ -93,6 +103,11 @@ class ImageRecipe:
                 fix = f"It takes: {free}. What it starts from is said by --base, how much at a time by --jobs."
                 raise RecipeInvalid(what=f"{self.recipe} takes no argument {name}.", fix=fix)
         return {**defaults, **self.arguments, **self.own, "BASE": self.base.reference or defaults["BASE"]}
+
+
+def shared_key(key: str, mirror: str) -> str:
+    """Return the key that a layer has in caches: of a Debian the mirror counts, which what is built on it asks."""
+    return hashlib.sha256(f"{key} {mirror}".encode()).hexdigest() if mirror else key
 
 
 def place_of(layers: Path, name: str, key: str) -> Path:
@@ -182,7 +197,7 @@ def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
     key = key_of("debootstrap", sections, values, folder, more)
     header = {name: definition_file.filled(value, values) for name, value in stage.header.items()}
     text = definition_file.write([(header, fill(sections, values))])
-    return Layer(name=DEBIAN, recipe=text, key=key, image=place_of(layers, DEBIAN, key))
+    return Layer(name=DEBIAN, recipe=text, key=key, image=place_of(layers, DEBIAN, key), mirror=mirror)
 
 
 def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section]:

@@ -418,8 +418,8 @@ class ImageInstallation:
         )
 
     def built(self, layer: Layer) -> receipt.BuiltLayer:
-        """Return what is kept of a layer."""
-        is_kept = layer is not self.image and layer.image.is_file()
+        """Return what is kept of a layer; of one that an image from a cache was not built on, its key alone."""
+        is_kept = not self.taken and layer is not self.image and layer.image.is_file()
         return receipt.BuiltLayer(
             name=layer.name,
             key=layer.key,
