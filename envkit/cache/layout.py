@@ -1,4 +1,4 @@
-"""The layout of a place, and what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``registry.py``.
+"""The layout of a place, and what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``oci.py``.
 
 ::
 
