@@ -174,6 +174,8 @@ def pushed_modules(
     origins = {module.name: module.cached for module in made.modules}
     builds, left_out = list[PushedBuild](), dict[str, str]()
     parts = parts_of(made)
+    for part in parts:
+        place.require_name(to, part.name)
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
