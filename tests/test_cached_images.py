@@ -421,10 +421,12 @@ def planned(
 
 
 def build(work: ImageInstallation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Build it, as far as no cache has it; return what was said."""
-    monkeypatch.setattr("envkit.apptainer.installation.fetch_all", lambda *_: None)
-    (logs := tmp_path / "logs").mkdir(exist_ok=True)
+    """Build it, as far as no cache has it; return what was said, and how many files were to be fetched."""
     said = io.StringIO()
+    monkeypatch.setattr(
+        "envkit.apptainer.installation.fetch_all", lambda sources, *_: said.write(f"Fetching {len(sources)} files\n")
+    )
+    (logs := tmp_path / "logs").mkdir(exist_ok=True)
     work.build(logs, Console(file=said, width=500))
     return said.getvalue()
 
@@ -502,7 +504,20 @@ def test_where_the_image_is_damaged_its_layers_are_taken(
     spoil(folder, NAME)
     said = build(work, tmp_path, monkeypatch)
     assert "The image is not taken from there." in said and "Building 1 of 4 layers" in said
-    assert there(work) == TAKEN and work.taken == []
+    assert there(work) == TAKEN and work.taken == [] and "Fetching 0 files" in said
+
+
+def test_where_the_image_is_damaged_and_there_are_no_layers_all_is_built(
+    apart: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    spoil(folder, NAME)
+    for path in folder.glob(f"manifests/{NAME}.*"):
+        shutil.rmtree(path)
+    work = planned()
+    assert work.is_taken
+    assert "Fetching 2 files" in build(work, tmp_path, monkeypatch)
+    assert there(work) == BUILT
 
 
 def test_where_the_last_layer_is_damaged_the_one_before_is_taken(
@@ -514,7 +529,7 @@ def test_where_the_last_layer_is_damaged_the_one_before_is_taken(
     spoil(folder, f"{NAME}.build-2")
     said = build(work, tmp_path, monkeypatch)
     assert "The layer build-2 is not taken from there." in said
-    assert there(work) == {**TAKEN, "build-1": "taken", "build-2": "built"}
+    assert there(work) == {**TAKEN, "build-1": "taken", "build-2": "built"} and "Fetching 2 files" in said
     assert work.plan.layers[1].image.read_text() == "build-1"
 
 

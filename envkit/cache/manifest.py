@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wheels`` are the rest of a module, by their SHA-256: what is from them is not in the object. Of an image it is the
     image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last layer, which stands for all
-    that it is made of. The same holds for a layer below an image (``layer_name``); of a Debian the mirror counts as well.
+    that it is made of. The same holds for a layer below an image (``layer_name``); of a Debian the mirror counts, too.
     """
 
     version: Literal[1] = 1
