@@ -1,6 +1,7 @@
 """The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -343,7 +344,7 @@ class TestFit:
             ({}, ""),
             ({"versions": {"GLIBC": "2.28"}}, "it needs GLIBC 2.34, and this machine has 2.28"),
             ({"versions": {}}, "it needs GLIBC 2.34, and this machine has none"),
-            ({"cpu": frozenset()}, "its code needs avx, which this CPU has not"),
+            ({"cpu": frozenset()}, "its code needs avx, which this CPU lacks"),
             ({"python": "3.12"}, "it is for Python 3.11, and here it is 3.12"),
             ({"machine": "aarch64"}, "it is for machine type x86_64, and here it is aarch64"),
             ({"accelerator": "cuda"}, "it is for device cpu, and here it is cuda"),
@@ -787,6 +788,44 @@ class TestFolder:
             "unsigned"
         }
 
+    @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+    def test_a_file_system_without_locks(
+        self, number: int, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a node that has them has left the file of a lock."""
+
+        def refused(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").touch()
+        monkeypatch.setattr(fcntl, "flock", refused)
+        monkeypatch.setattr(folder, "LOCKED_S", 1.0)
+        entry = pushed(tree, tmp_path / "cache")
+        assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+    def test_a_lock_that_another_holds(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder, "LOCKED_S", 0.1)
+        (tmp_path / "cache").mkdir()
+        with (
+            folder.locked(str(tmp_path / "cache")),
+            pytest.raises(EnvkitError, match=r"Another process has held .*/\.lock"),
+        ):
+            pushed(tree, tmp_path / "cache")
+        assert pushed(tree, tmp_path / "cache").place.names()
+
+    def test_a_lock_that_is_a_link(self, tree: Tree, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
+        with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
+            with place.writing(Place(named=str(tmp_path / "cache")), "It"):
+                pushed(tree, tmp_path / "cache")
+        assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
+
+    def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
+        assert place.reason(OSError(errno.EPERM, "No")) == "No"
+        assert place.reason(OSError(errno.EPERM, "No", "/a")) == "No: /a"
+
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
         entry, full = pushed(tree, tmp_path / "cache"), 0
         with small_disk(tmp_path / "small", 80) as small:
@@ -887,6 +926,50 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         monkeypatch.setattr(contents, "check_source", meanwhile)
         gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"objects/{nobodys.name}",)
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
+    @pytest.mark.parametrize("was", ["bad", "old"])
+    def test_a_build_that_is_pushed_while_it_is_tidied_up_stays(
+        self, was: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that was damaged is mended by its object alone; one that was old is signed anew."""
+        entry, folder, check = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check
+        if was == "bad":
+            (folder / entry.manifest.object_name).write_text("damaged")
+        for path in (folder / entry.manifest.object_name, folder / f"manifests/Horovod--1.0-toy/{entry.id}.json"):
+            os.utime(path, (1, 1))
+        found = list[str]()
+
+        def meanwhile(*words: Any) -> contents.Checked:
+            result = check(*words)
+            found.append(result.state)
+            pushed(tree, folder, b"" if was == "bad" else b"a signature")
+            return result
+
+        monkeypatch.setattr(contents, "check", meanwhile)
+        gone = contents.prune(entry.place, 0 if was == "bad" else 3600, dry_run=False)
+        assert (gone.removed, gone.unread, found[0]) == ((), (), "bad" if was == "bad" else "unsigned")
+        monkeypatch.setattr(contents, "check", check)
+        [left] = contents.verified([entry.place], ()).builds
+        assert left.state == ("unsigned" if was == "bad" else "good") and place.indexed(entry.place)
+
+    def test_a_manifest_that_goes_while_its_object_is_sent_is_sent_again(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry, lock, name = pushed(tree, tmp_path / "cache"), folder.locked, "manifests/Horovod--1.0-toy/{}.json"
+        manifest, held = tmp_path / "cache" / name.format(entry.id), list[str]()
+        (tmp_path / "cache" / entry.manifest.object_name).write_text("damaged")
+
+        @contextmanager
+        def late(named: str) -> Iterator[None]:
+            if not held:  # another process had it, which tidied up
+                manifest.unlink()
+            held.append(named)
+            with lock(named):
+                yield
+
+        monkeypatch.setattr(folder, "locked", late)
+        pushed(tree, tmp_path / "cache")
         assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
 
     def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(

@@ -19,7 +19,7 @@ from envkit.cache import bucket, contents, layout, place
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid
+from envkit.errors import CacheInvalid, HostProblem
 from envkit.install import cache_push
 from envkit.sources.fetch import fetch
 
@@ -297,6 +297,28 @@ class TestRefused:
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
             why = self.refused()
         assert settings["AWS_ACCESS_KEY_ID"] not in why and "Signature" not in why
+
+    def test_what_is_larger_than_the_server_takes(
+        self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Small(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"<ListBucketResult></ListBucketResult>")
+
+            def do_PUT(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(b"<Error><Code>EntityTooLarge</Code></Error>")
+
+        made = described(packed(tree, tmp_path / "packed"))
+        with serving(Path("/proc/nonexistent"), Small) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            with pytest.raises(HostProblem, match="is too large for") as refused, place.writing(HERE, "It"):
+                publish(made, tmp_path / "packed")
+        assert refused.value.fix == "Push it into a folder or a registry."
 
     def test_without_boto3(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "botocore.exceptions", None)

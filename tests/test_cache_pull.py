@@ -181,7 +181,7 @@ class TestChosen:
         first, second = self.both(tree, tmp_path)
         done = {one.id: one for one in take(first.place, new, every=False).builds}
         assert (done[first.id].state, done[second.id].state) == ("copied", "unfit")
-        assert done[second.id].why == ("its code needs avx512f, which this CPU has not",)
+        assert done[second.id].why == ("its code needs avx512f, which this CPU lacks",)
         machine(mpi=("MPICH", "4.0"))
         nothing = take(first.place, new, every=False)
         problem = cache_pull.problem(nothing)
@@ -241,6 +241,23 @@ class TestSigned:
         assert files_in(tmp_path / NEW) == {}
         [one] = take(entry.place, new, None, keys["mine"][1], keys["theirs"][1]).builds
         assert (one.state, one.signed_by) == ("copied", keys["theirs"][1])
+
+    def test_what_is_left_out_is_told_though_others_are_copied(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        """As to a script that keeps a mirror."""
+        of = packed(tree, tmp_path / "packed")
+        mine = publish(described(of), tmp_path / "cache", keys["mine"][0])
+        for number in range(cache_pull.SHOWN + 2):
+            publish(described(of, cpu=(f"feature{number}",)), tmp_path / "cache")
+        for state in ("copied", "there"):
+            done = take(mine.place, new, None, keys["mine"][1])
+            assert states(done).count("unsigned") == cache_pull.SHOWN + 2 and done.of(state)
+            problem = cache_pull.problem(done)
+            assert isinstance(problem, CacheInvalid) and problem.exit_code == 4
+            assert problem.what == f"{cache_pull.SHOWN + 2} builds could not be copied to {new.shown}."
+            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more") and problem.fix.startswith("Set 'keys'")
+        assert new.names() == [f"Horovod--1.0-toy/{mine.id}.json"]
 
     def test_what_was_changed_after_it_was_signed(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
@@ -348,7 +365,7 @@ class TestInterrupted:
 import os, signal, sys
 from envkit.cache import folder, place, unpack
 from envkit.cache.place import Caches, Place
-from envkit.install import pull
+from envkit.install import cache_pull
 from envkit.system import files
 step = sys.argv[1]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
@@ -358,7 +375,8 @@ if step == "manifest":
     folder.put = lambda named, name, stream: die() if name.startswith("manifests") else put(named, name, stream)
 if step == "fetch": unpack.fetch = die
 if step == "index": place.index = die
-pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place(named={new.named!r}), None, every=True)
+caches = Caches(places=({entry.place.named!r},), keys=(), unsigned=True)
+cache_pull.pull(caches, Place(named={new.named!r}), None, every=True)
 """
         for step, names in (("fetch", 0), ("rename", 0), ("manifest", 0), ("index", 1)):
             done = subprocess.run([sys.executable, "-c", text, step], capture_output=True)

@@ -578,7 +578,7 @@ class TestInstalled:
         said = io.StringIO()
         lines = [*offers.lines(work.looked)]
         assert lines[0] == f"Cache:    {MODULE} is taken from {tmp_path / 'cache'}, not built here:"
-        assert lines[2].strip() == "with what is in 2 wheels of its recipe besides"
+        assert lines[2].strip() == "plus 2 wheels of its recipe"
         assert cached.take(work, Console(file=said, width=400)) == [MODULE]
         assert said.getvalue().startswith(f"Taken from {tmp_path / 'cache'}: {MODULE}, built on builder")
         record = receipt.built(work.tree, MODULE)

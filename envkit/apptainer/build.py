@@ -56,7 +56,6 @@ class LayerBuild:
         tail = LogTail(log)
         shown.on({"event": "begin", "module": layer.name})
         discard(partial)  # of a process that had this number, and was killed
-        discard(note_of(layer.image))
 
         def watch() -> None:
             for line in tail.new():
@@ -101,6 +100,7 @@ class LayerBuild:
             if is_image:
                 self.seal(partial)
             replace(partial, layer.image)
+            discard(note_of(layer.image))  # of what it takes the place of
         except Interrupted as stopped:
             stopped.why = f"The layer {layer.name} was being built; nothing of the build goes on."
             stopped.fix = f"Run the same command again: it resumes. Log: {log}"

@@ -196,6 +196,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
 
     What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
+    What is pushed while all is read, which may take long, stays as well.
     Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
     """
     from envkit.sources.answers import RefusedError
@@ -204,29 +205,30 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         store = of.writable
         place.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
-        kept, doomed, unread = set[str](), list[Stored](), list[str]()
-        for name in of.names():
-            found = there.get(f"manifests/{name}")
-            if found is None:  # gone meanwhile, or just come
-                continue
-            checked = check(of, name, ())
-            if not checked.read:
-                unread.append(found.name)
-            elif checked.state == "bad" or (older_s and age(found) > older_s):
-                doomed.append(found)
-            else:
-                kept.add(of.entry(name).manifest.object_name)
-        kept |= {one for one in there if unread and one.startswith("objects/")}
-        doomed += [one for one in there.values() if is_unused(one, kept)]
-        for one in filter(is_source, there.values()):
-            source = check_source(of, one)
-            if not source.read:
+        kept, old, bad, unread = set[str](), list[Stored](), list[Stored](), list[str]()
+        named = [there[f"manifests/{name}"] for name in of.names() if f"manifests/{name}" in there]
+        for one in (*named, *filter(is_source, there.values())):
+            state = looked_at(of, one)
+            if not state.read:
                 unread.append(one.name)
-            elif source.wrong:
-                doomed.append(one)
+            elif state.wrong:
+                bad.append(one)
+            elif not is_source(one) and older_s and age(one) > older_s:
+                old.append(one)
+            elif not is_source(one):
+                kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
+        old += [one for one in there.values() if is_unused(one, kept)]
         with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
-            new = [name for name in of.names() if f"manifests/{name}" not in there]
+            now = {one.name: one for one in store.stored(of.named)}
+            again = {one.name: looked_at(of, one) for one in bad if one.name in now}
+            unread += [name for name, state in again.items() if not state.read]
+            doomed = [one for one in bad if one.name in again and again[one.name].read and again[one.name].wrong]
+            doomed += [one for one in old if now.get(one.name) == one]
+            decided = there.keys() - {one.name for one in (*bad, *old)} | {one.name for one in doomed}
+            new = [name for name in of.names() if f"manifests/{name}" not in decided]
             kept |= {entry.manifest.object_name for entry in of.entries(new, [])}
+            if any(name.startswith("manifests/") for name in unread):
+                kept |= {name for name in now if name.startswith("objects/")}
             doomed = [one for one in doomed if one.name not in kept]
             for one in () if dry_run else doomed:
                 store.remove(of.named, one.name)
@@ -236,9 +238,14 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         raise of.invalid(f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
-        raise problem or place.not_written(of, f"{error.strerror or error}: {error.filename}") from error
+        raise problem or place.not_written(of, place.reason(error)) from error
     removed = tuple(one.name for one in doomed)
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
+
+
+def looked_at(of: Place, one: Stored) -> Checked | CheckedSource:
+    """Read a build, by the file of its manifest, or a source. Raises CacheInvalid where it is the server that fails."""
+    return check_source(of, one) if is_source(one) else check(of, one.name.removeprefix("manifests/"), ())
 
 
 def is_unused(build: Stored, kept: Collection[str]) -> bool:

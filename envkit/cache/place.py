@@ -286,15 +286,23 @@ def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys
     return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
 
 
+def require_name(place: Place, module: str) -> None:
+    """Require that a place can have a build of this name; it is not asked. Raises HostProblem."""
+    if why := place.writable.refuses(module):
+        fix = "Push it into a folder or a bucket; or have your site offer the stack under a shorter name."
+        raise HostProblem(what=f"{module} cannot be put into {place.shown}.", why=why, fix=fix)
+
+
 def put(
     place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
 ) -> bool:
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
-    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, OSError,
-    RefusedError, and what ``packed`` does.
+    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, or whose name
+    the place cannot have, OSError, RefusedError, and what ``packed`` does.
     """
+    require_name(place, build.module)
     require_cache(place)
     if len(content) > manifest.MOST:
         raise HostProblem(
@@ -322,7 +330,7 @@ def put(
                 raise
             return False
 
-    if not is_right():
+    if was_sent or not is_right():  # a manifest whose object was bad may just be tidied up
         with store.locked(place.named):  # else one that is signed could be replaced by one that is not
             if not is_right():
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
@@ -381,7 +389,12 @@ def writing(to: Place, what: str) -> Iterator[None]:
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
-        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}", odd) from error
+        raise problem or not_written(to, reason(error), odd) from error
+
+
+def reason(error: OSError) -> str:
+    """Return what a system says of a failure, with the file if it names one."""
+    return ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
 
 
 def not_written(to: Place, why: str, fix: str = "") -> NotWritable:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from envkit.apptainer.image_plan import place_of
+from envkit.apptainer.image_plan import DEBIAN, MIRROR_OF, place_of, shared_key
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import binaries, fit, layout, pack, packed_before, place, wheels
 from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules
@@ -83,11 +83,15 @@ def push(
     receipt = installed.find(prefix, name or (newest(prefix) if ci else None))
     made = shared(receipt)
     if made is None:
+        is_folder = isinstance(receipt, ImageReceipt) and not receipt.sha256
+        own = "It is a folder, which can be changed (--sandbox). " if is_folder else ""
         raise UsageProblem(
             what=f"{receipt.called} cannot be pushed.",
-            why=("" if receipt.horovod else "It has no Horovod. ")
+            why=own
+            + ("" if receipt.horovod else "It has no Horovod. ")
             + "A cache holds Horovod modules that EasyBuild has made, and images built from envkit's own recipes.",
-            fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer.",
+            fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer"
+            + (", without --sandbox." if is_folder else "."),
         )
     if key is not None:
         signature.require_signs(key)
@@ -97,6 +101,8 @@ def push(
             why = "It is made of modules; only an image has layers."
             raise UsageProblem(what=f"{made.name} has no layers.", why=why, fix="Push it without --layers.")
         return pushed_modules(made, verdict, to, key, ci, tell)
+    for name in (made.name, *(layer_name(made.name, layer.name) for layer in made.layers[:-1] if has_layers)):
+        place.require_name(to, name)
     there = taken_from(to, made.name, made.cached) if ci else None
     part = None if there else image_part(made)
     cpu = cpu_of(made) if part else ()
@@ -104,16 +110,41 @@ def push(
     if part:
         builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci))
     for layer in made.layers[:-1] if has_layers else ():
-        file = place_of(Tree(root=Path(made.tree)).layers, layer.name, layer.key)
-        if layer.cached:
-            left_out[layer.name] = f"It was taken {layer.cached.shown}."
-        elif not file.is_file() or not layer.sha256:
-            left_out[layer.name] = f"It has gone. To build it again: envkit install {made.name} --rebuild"
+        if made.cached:
+            left_out[layer.name] = f"The image itself was taken {made.cached.shown}, and not built on it."
+        elif why := not_there(made, layer):
+            left_out[layer.name] = why
+        elif (mirror := mirror_of(made, layer)) is None:
+            left_out[layer.name] = f"Which mirror it is from cannot be read in {file_of(made, layer)}."
         else:
             tell(f"Pushing {layer.name}")
-            below, of_horovod = layer_part(made, layer), cpu if layer is made.layers[-2] else ()
-            builds.append(pushed_file(made, file, layer.sha256, below, of_horovod, verdict, to, key, ci))
+            below, of_horovod = layer_part(made, layer, mirror), cpu if layer is made.layers[-2] else ()
+            try:
+                builds.append(
+                    pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci)
+                )
+            except EnvironmentDamaged:
+                left_out[layer.name] = f"It was built anew since; {made.name} was built on the one before."
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
+
+
+def file_of(made: ImageReceipt, layer: BuiltLayer) -> Path:
+    """Return where a layer that an image was built on lies, as long as it is kept."""
+    return place_of(Tree(root=Path(made.tree)).layers, layer.name, layer.key)
+
+
+def not_there(made: ImageReceipt, layer: BuiltLayer) -> str:
+    """Say why a layer that an image was built on cannot be pushed; nothing if it lies there."""
+    again = f"envkit install {made.name} --rebuild --prefix {Path(made.tree).parent}"
+    if layer.cached:
+        return f"It was taken {layer.cached.shown}."
+    if file_of(made, layer).is_file():
+        return "" if layer.sha256 else f"The receipt does not say which file it was. To build on it again: {again}"
+    chain = [other for other in made.layers[:-1] if other.name != DEBIAN]
+    after = chain[chain.index(layer) + 1 :] if layer in chain else ()
+    if standing := [other.name for other in after if file_of(made, other).is_file()]:
+        return f"It has gone; {standing[-1]}, which was built on it, takes its place."
+    return f"It has gone. To build it again: {again}"
 
 
 def pushed_file(
@@ -143,6 +174,8 @@ def pushed_modules(
     origins = {module.name: module.cached for module in made.modules}
     builds, left_out = list[PushedBuild](), dict[str, str]()
     parts = parts_of(made)
+    for part in parts:
+        place.require_name(to, part.name)
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
@@ -174,7 +207,11 @@ def pushed_module(
         return build
     tell(f"Packing {part.name}")
     with tempfile.TemporaryFile() as stream:
-        described = described_module(made, part, used, verdict, ci, stream)
+        try:
+            described = described_module(made, part, used, verdict, ci, stream)
+        except OSError as error:
+            error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
+            raise
         if packed_before.fingerprint(made, part, used) == mark:
             packed_before.keep(mark, described.key)
         return sent(described, stream, to, key)
@@ -475,12 +512,23 @@ def image_part(receipt: ImageReceipt) -> LockedPart:
         raise HostProblem(
             what=f"{receipt.name} is not pushed.",
             why=f"It was taken {receipt.cached.shown}.",
-            fix=f"Push one that was built here: envkit install {receipt.name} --rebuild",
+            fix=f"Push one that was built here: envkit install {receipt.name} --rebuild "
+            f"--prefix {Path(receipt.tree).parent}",
         )
     return msgspec.structs.replace(locked.parts[-1], name=receipt.name, sha256=receipt.layers[-1].key)
 
 
-def layer_part(receipt: ImageReceipt, layer: BuiltLayer) -> LockedPart:
+def mirror_of(receipt: ImageReceipt, layer: BuiltLayer) -> str | None:
+    """Return the mirror that a Debian was made from, None if it does not say that; nothing of other layers."""
+    if layer.name != DEBIAN:
+        return ""
+    said = process.capture([receipt.runtime, "inspect", "--deffile", str(file_of(receipt, layer))], timeout_s=300)
+    match = MIRROR_OF.search(said.stdout)
+    return match[1] if match else None
+
+
+def layer_part(receipt: ImageReceipt, layer: BuiltLayer, mirror: str) -> LockedPart:
     """Return what a layer below an image was made from, as a cache calls it. Raises EnvironmentMissing."""
     part = next(part for part in installed.lock_of(receipt).parts if part.name == layer.name)
-    return msgspec.structs.replace(part, name=layer_name(receipt.name, layer.name), sha256=layer.key)
+    name, key = layer_name(receipt.name, layer.name), shared_key(layer.key, mirror)
+    return msgspec.structs.replace(part, name=name, sha256=key)

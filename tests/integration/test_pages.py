@@ -55,9 +55,10 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
             "tests/test_cache_bucket.py has a server of buckets",
         "mkdir -m 2775 /project/envkit-cache": "it is there, from the page's beginning",
         "envkit install pytorch-2.13-cpu-image": "tests/integration/test_images.py builds it",
+        "envkit install pytorch-2.13-cpu-image --dry-run": "tests/integration/test_images.py plans it",
         "envkit cache push pytorch-2.13-cpu-image --to /project/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_images.py pushes it",
-        "envkit install pytorch-2.13-cpu-image --sandbox": "tests/integration/test_images.py takes layers",
+        "envkit install pytorch-2.13-cpu-image --sandbox --dry-run": "tests/integration/test_images.py takes layers",
         "apptainer registry login --username me oras://registry.hpc.example.org":
             "tests/integration/test_cache_registry.py has a registry",
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
@@ -175,7 +176,7 @@ BEFORE: Mapping[str, str] = {"cache.md": "envkit verify pytorch-2.13-cpu"}  # wh
 
 INSTEAD: Mapping[str, str] = {  # what stands for something of the page's own machine
     "/project/": "~/project/",
-    "/root/cache.pem": "~/cache.pem",
+    "/sw/envkit/cache.pub": "~/cache.pub",
     "envkit clean all": "envkit clean all --yes",  # a terminal would ask
     "~/.local/share/envkit/x86_64-py3.11": f"$ENVKIT_PREFIX/{Platform.own()}",
     "--network-interfaces eth0": "--network-interfaces lo",
