@@ -45,7 +45,7 @@ def main() -> int:
             sys.executable,
             "-I",
             "-S",
-            str(resources.data("system/namespace.py")),
+            str(resources.data("system/mount_namespace.py")),
             "bind",
             str(tree),
             REPOSITORY,

@@ -24,8 +24,8 @@ from timing import ENVKIT, seconds, side_by_side
 
 from envkit.apptainer import definition_file
 from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
+from envkit.apptainer.image_plan import PIN, Base, ImageRecipe, mirror, pinned, plan
 from envkit.apptainer.installation import ImageInstallation
-from envkit.apptainer.layers import PIN, Base, ImageRecipe, mirror, pinned, plan
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import prefix
 from envkit.environments.prefix import Prefix

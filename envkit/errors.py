@@ -6,9 +6,8 @@ Exit codes are part of the interface:
 code  meaning
 ====  =====================================================================
 0     done; for ``verify`` and ``check-build``: everything required holds; for
-      ``doctor``: at least one method works; for ``compat``: somebody is known
-      to have had all of it;
-      for ``diagnose``: a cause was found
+      ``doctor``: at least one method works, wholly or in part; for ``compat``:
+      somebody is known to have had all of it; for ``diagnose``: a cause was found
 1     the verdict is FAIL: the environment does not work on this machine (for
       ``upgrade``: the new one, and the old one is as it was); for
       ``compat``: it is known to fail; for ``diagnose``: the log shows no

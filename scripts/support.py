@@ -1,8 +1,9 @@
 """Write tables of the documentation from data: where each stack was built, what of Horovod works with which framework,
-what Horovod's own tests give, and which sites there are.
+what Horovod's own tests give, which sites there are, the keys of a configuration, the options of install and of job.
 
-python scripts/support.py        from envkit/planning/stacks.toml, docs/features.toml, envkit/machine/sites/*.toml and
-                                 envkit/knowledge/upstream_known.toml into README.md and docs/
+python scripts/support.py        from envkit/planning/stacks.toml, docs/features.toml, envkit/machine/sites/*.toml,
+                                 envkit/knowledge/upstream_known.toml, envkit/config/keys.py and envkit/commands/ into
+                                 README.md and docs/
 """
 
 import re
@@ -10,6 +11,11 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from envkit.commands.install import install
+from envkit.commands.job import job
+from envkit.config.keys import KEYS
 from envkit.knowledge.known import known
 from envkit.machine import site
 from envkit.planning.stack import Stack, Tried, stacks
@@ -23,6 +29,9 @@ PLACES = {
     ROOT / "docs" / "features.md": "features",
     ROOT / "docs" / "horovod-tests.md": "tests",
     ROOT / "docs" / "sites.md": "sites",
+    ROOT / "docs" / "configuration.md": "keys",
+    ROOT / "docs" / "install.md": "install",
+    ROOT / "docs" / "jobs.md": "job",
 }
 HEAD = (
     "| stack | state | MPI | Python | machine | on | repeated by | Horovod's own tests |\n"
@@ -54,7 +63,8 @@ def own_tests(stack: Stack, tried: Tried) -> str:
     failed = sum(len(row.failed) for row in rows)
     there_are = upstream.asked({"pytorch": "torch"}.get(stack.framework, stack.framework), stack.requires)
     part = "" if len(rows) == len(there_are) else f", in {len(rows)} of {len(there_are)} runs of files"
-    return f"{sum(row.passed for row in rows)} pass, {failed} fail for a known cause{part}"
+    known_cause = " for a known cause" if failed else ""
+    return f"{sum(row.passed for row in rows)} pass, {failed} fail{known_cause}{part}"
 
 
 def tests() -> str:
@@ -98,9 +108,51 @@ def sites() -> str:
     return head + "".join(f"| `{name}` | {one.title} | {one.status} |\n" for name, one in found.items())
 
 
+def keys() -> str:
+    """The table of the keys of a configuration file, as Markdown."""
+    rows = "".join(
+        f"| `{name}` | {in_code(key.text)} | {'yes' if key.in_project else 'no'} |\n" for name, key in KEYS.items()
+    )
+    return "| key | what it is for | may a project set it? |\n|---|---|---|\n" + rows
+
+
+def of_install() -> str:
+    """The table of the options of ``envkit install``, as Markdown, with the group that its help puts each into."""
+    groups = {name: title.removeprefix("Options of ") for title, names in install.groups.items() for name in names}
+    rows = (f"| {option} | {text} | {groups.get(name, '')} |\n" for name, (option, text) in options(install))
+    return "| option | | of |\n|---|---|---|\n" + "".join(rows)
+
+
+def of_job() -> str:
+    """The table of the options of the commands of ``envkit job``, as Markdown, with the commands that take each."""
+    takers = dict[tuple[str, str], list[str]]()
+    for command in job.commands.values():
+        for _, row in options(command):
+            takers.setdefault(row, []).append(str(command.name))
+    rows = (
+        f"| {option} | {text} | {'all' if len(names) == len(job.commands) else ', '.join(names)} |\n"
+        for (option, text), names in takers.items()
+    )
+    return "| option | | of `envkit job` |\n|---|---|---|\n" + "".join(rows)
+
+
+def options(command: click.Command) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the options that the help of a command shows: the name of each, then how it is written and what it does."""
+    context = click.Context(command)
+    for option in command.params:
+        if isinstance(option, click.Option) and (record := option.get_help_record(context)):
+            yield str(option.name), ("`" + record[0].replace("|", r"\|") + "`", in_code(str(option.help)))
+
+
+def in_code(text: str) -> str:
+    """A text of the help as Markdown: commands, options and variables are code."""
+    return re.sub(r"'(envkit [^']*)'|((?<!\S)--[a-z-]+|\$\w+)", lambda match: f"`{match[1] or match[2]}`", text)
+
+
 def written(text: str, name: str) -> str:
     """A text with the table of a name between its marks. Raises ValueError where they are not there once."""
-    made = {"support": table, "features": features, "tests": tests, "sites": sites}[name]()
+    makers = {"support": table, "features": features, "tests": tests, "sites": sites, "keys": keys}
+    made = {**makers, "install": of_install, "job": of_job}[name]()
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     text, count = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: begin + made + end, text, flags=re.DOTALL)
     if count != 1:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envkit.apptainer.layers import mirror
+from envkit.apptainer.image_plan import mirror
 
 from .checkout import ROOT, clone
 from .integration.test_debian_13 import CLONE, Machine

@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from envkit.apptainer.layers import Base, ImageRecipe, plan
+from envkit.apptainer.image_plan import Base, ImageRecipe, plan
 from envkit.easybuild import mpi
 from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import locate

@@ -49,7 +49,7 @@ class Site:
         ``instead`` has what envkit is to see in the place of a file or folder of the prefix.
         """
         binds = [word for place, shown in (instead or {}).items() for word in ("bind", str(shown), str(place))]
-        before = [sys.executable, "-I", "-S", str(data("system/namespace.py")), *binds, "--"] if binds else []
+        before = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py")), *binds, "--"] if binds else []
         return subprocess.run(
             [*before, ENVKIT, *arguments],
             env={**os.environ, "ENVKIT_PREFIX": str(self.prefix), **(env or {})},

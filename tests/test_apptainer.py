@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from envkit.apptainer import layers
-from envkit.apptainer.layers import Base, ImageRecipe, mirror, pinned, plan, rendered
+from envkit.apptainer import image_plan
+from envkit.apptainer.image_plan import Base, ImageRecipe, mirror, pinned, plan, rendered
 from envkit.cli import run
 from envkit.errors import RecipeInvalid
 
@@ -235,4 +235,4 @@ def test_the_mirror_of_this_host(text: str, found: str | None, tmp_path: Path) -
     path = tmp_path / "sources.list"
     path.write_text(text)
     assert mirror([path]) == found
-    assert layers.mirror([]) is None
+    assert image_plan.mirror([]) is None

@@ -13,8 +13,8 @@ import pytest
 from envkit.cli import run
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
 from envkit.sources.bundle import is_bundle
-from envkit.sources.cache import SourceCache
 from envkit.sources.fetch import BundleManifest, Source, admit, missing, read_bundle, write_bundle
+from envkit.sources.source_cache import SourceCache
 
 from .small_disk import PAGE, leave, small_disk
 

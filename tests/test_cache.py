@@ -1,6 +1,7 @@
 """The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -27,7 +28,7 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, fit, folder, layout, manifest, pack, place, prefixes, unpack
+from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.offers import FoundBuilds, for_scripts, lines, untrusted
@@ -41,7 +42,6 @@ from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, NotWritable, UsageProblem
-from envkit.install import sharing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -344,7 +344,7 @@ class TestFit:
             ({}, ""),
             ({"versions": {"GLIBC": "2.28"}}, "it needs GLIBC 2.34, and this machine has 2.28"),
             ({"versions": {}}, "it needs GLIBC 2.34, and this machine has none"),
-            ({"cpu": frozenset()}, "its code needs avx, which this CPU has not"),
+            ({"cpu": frozenset()}, "its code needs avx, which this CPU lacks"),
             ({"python": "3.12"}, "it is for Python 3.11, and here it is 3.12"),
             ({"machine": "aarch64"}, "it is for machine type x86_64, and here it is aarch64"),
             ({"accelerator": "cuda"}, "it is for device cpu, and here it is cuda"),
@@ -606,10 +606,10 @@ class TestManyBuilds:
 
     def test_a_build_that_does_not_fit_takes_little_memory(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
-        [listed], _ = sharing.entries([entry.place])
+        [listed], _ = contents.entries([entry.place])
         assert entry.manifest.files and not listed.manifest.files
         assert (listed.id, listed.signed) == (entry.id, entry.signed)
-        assert sharing.find([entry.place], entry.id[:8]).manifest == entry.manifest
+        assert contents.find([entry.place], entry.id[:8]).manifest == entry.manifest
 
     @pytest.mark.parametrize("kind", [answers.SlowError, answers.UnreachableError])
     def test_a_server_that_fails_says_nothing_of_a_build(
@@ -627,7 +627,10 @@ class TestManyBuilds:
 
         monkeypatch.setattr(folder, "opened", failing)
         before = below(tmp_path / "cache")
-        for ask in (lambda: sharing.prune(entry.place, 0, dry_run=False), lambda: sharing.verified([entry.place], ())):
+        for ask in (
+            lambda: contents.prune(entry.place, 0, dry_run=False),
+            lambda: contents.verified([entry.place], ()),
+        ):
             with pytest.raises(CacheInvalid, match="cannot be used"):
                 ask()
         assert below(tmp_path / "cache") == before
@@ -657,13 +660,15 @@ class TestManyBuilds:
                 yield chunks
 
         monkeypatch.setattr(folder, "opened", failing)
-        monkeypatch.setattr(sharing, "LEFT_S", -1.0)
+        monkeypatch.setattr(contents, "LEFT_S", -1.0)
         gone = (
-            sharing.prune(entry.place, 1e-9, dry_run=False) if is_kept else sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 1e-9, dry_run=False)
+            if is_kept
+            else contents.prune(entry.place, 0, dry_run=False)
         )
         name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
-        assert [one.read for one in sharing.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+        assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
 
     @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "longer"])
     def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
@@ -679,7 +684,7 @@ class TestManyBuilds:
             os.mkfifo(path)
         else:
             path.write_bytes(content + b"x")
-        gone = sharing.prune(entry.place, 0, dry_run=True)
+        gone = contents.prune(entry.place, 0, dry_run=True)
         assert gone.removed == (f"manifests/Horovod--1.0-toy/{entry.id}.json",) and not gone.unread
 
     def test_a_manifest_that_cannot_be_read_now_is_not_replaced(
@@ -715,9 +720,9 @@ class TestManyBuilds:
             yield []
 
         monkeypatch.setattr(folder, "opened", failing)
-        assert sharing.prune(here, 0, dry_run=False).unread == (f"sources/{path.name}",)
+        assert contents.prune(here, 0, dry_run=False).unread == (f"sources/{path.name}",)
         monkeypatch.setattr(folder, "opened", opened)
-        assert sharing.prune(here, 0, dry_run=False).removed == (f"sources/{path.name}",)
+        assert contents.prune(here, 0, dry_run=False).removed == (f"sources/{path.name}",)
 
 
 class TestFolder:
@@ -779,9 +784,47 @@ class TestFolder:
         index = json.loads((tmp_path / "cache/index.json").read_text())
         assert sorted(index["manifests"]) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
         assert len(list((tmp_path / "cache/objects").iterdir())) == 1
-        assert {one.state for one in sharing.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
+        assert {one.state for one in contents.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
             "unsigned"
         }
+
+    @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+    def test_a_file_system_without_locks(
+        self, number: int, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a node that has them has left the file of a lock."""
+
+        def refused(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").touch()
+        monkeypatch.setattr(fcntl, "flock", refused)
+        monkeypatch.setattr(folder, "LOCKED_S", 1.0)
+        entry = pushed(tree, tmp_path / "cache")
+        assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+    def test_a_lock_that_another_holds(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder, "LOCKED_S", 0.1)
+        (tmp_path / "cache").mkdir()
+        with (
+            folder.locked(str(tmp_path / "cache")),
+            pytest.raises(EnvkitError, match=r"Another process has held .*/\.lock"),
+        ):
+            pushed(tree, tmp_path / "cache")
+        assert pushed(tree, tmp_path / "cache").place.names()
+
+    def test_a_lock_that_is_a_link(self, tree: Tree, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
+        with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
+            with place.writing(Place(named=str(tmp_path / "cache")), "It"):
+                pushed(tree, tmp_path / "cache")
+        assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
+
+    def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
+        assert place.reason(OSError(errno.EPERM, "No")) == "No"
+        assert place.reason(OSError(errno.EPERM, "No", "/a")) == "No: /a"
 
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
         entry, full = pushed(tree, tmp_path / "cache"), 0
@@ -816,8 +859,8 @@ class TestFolder:
                 else:
                     break
                 (small / "filler").unlink()
-                assert {one.state for one in sharing.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
-            assert [one.state for one in sharing.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
+                assert {one.state for one in contents.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
+            assert [one.state for one in contents.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
             assert not list(small.rglob(".envkit-*"))
             assert json.loads((small / "index.json").read_text())["manifests"] == [f"Horovod--1.0-toy/{made.key}.json"]
         assert full > 1
@@ -852,14 +895,14 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         old.write_text("of no manifest")
         young.write_text("being written")
         os.utime(old, (1, 1))
-        assert sharing.prune(entry.place, 0, dry_run=True).removed == (f"objects/{old.name}",)
+        assert contents.prune(entry.place, 0, dry_run=True).removed == (f"objects/{old.name}",)
         assert old.exists()
-        sharing.prune(entry.place, 0, dry_run=False)
+        contents.prune(entry.place, 0, dry_run=False)
         assert not old.exists()
         assert young.exists()
         assert len(entry.place.names()) == 1
         (folder / layout.object_of(entry.manifest.sha256)).write_text("damaged")
-        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
 
@@ -868,22 +911,66 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         self, again: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was to be removed is named anew meanwhile, by a build that is the same or needs something else."""
-        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", sharing.check_source
+        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check_source
         (nobodys := folder / layout.object_of("0" * 64)).write_text("of no manifest")
         os.utime(nobodys, (1, 1))
         (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
         os.utime(folder / entry.manifest.object_name, (1, 1))
 
-        def meanwhile(*words: Any) -> sharing.CheckedSource:
+        def meanwhile(*words: Any) -> contents.CheckedSource:
             pushed(tree, folder, cpu=("avx",) if again == "same" else ())
             return found(*words)
 
         (folder / "sources").mkdir()
         (folder / "sources" / hashlib.sha256(b"x").hexdigest()).write_bytes(b"x")
-        monkeypatch.setattr(sharing, "check_source", meanwhile)
-        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        monkeypatch.setattr(contents, "check_source", meanwhile)
+        gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"objects/{nobodys.name}",)
-        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
+    @pytest.mark.parametrize("was", ["bad", "old"])
+    def test_a_build_that_is_pushed_while_it_is_tidied_up_stays(
+        self, was: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that was damaged is mended by its object alone; one that was old is signed anew."""
+        entry, folder, check = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check
+        if was == "bad":
+            (folder / entry.manifest.object_name).write_text("damaged")
+        for path in (folder / entry.manifest.object_name, folder / f"manifests/Horovod--1.0-toy/{entry.id}.json"):
+            os.utime(path, (1, 1))
+        found = list[str]()
+
+        def meanwhile(*words: Any) -> contents.Checked:
+            result = check(*words)
+            found.append(result.state)
+            pushed(tree, folder, b"" if was == "bad" else b"a signature")
+            return result
+
+        monkeypatch.setattr(contents, "check", meanwhile)
+        gone = contents.prune(entry.place, 0 if was == "bad" else 3600, dry_run=False)
+        assert (gone.removed, gone.unread, found[0]) == ((), (), "bad" if was == "bad" else "unsigned")
+        monkeypatch.setattr(contents, "check", check)
+        [left] = contents.verified([entry.place], ()).builds
+        assert left.state == ("unsigned" if was == "bad" else "good") and place.indexed(entry.place)
+
+    def test_a_manifest_that_goes_while_its_object_is_sent_is_sent_again(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry, lock, name = pushed(tree, tmp_path / "cache"), folder.locked, "manifests/Horovod--1.0-toy/{}.json"
+        manifest, held = tmp_path / "cache" / name.format(entry.id), list[str]()
+        (tmp_path / "cache" / entry.manifest.object_name).write_text("damaged")
+
+        @contextmanager
+        def late(named: str) -> Iterator[None]:
+            if not held:  # another process had it, which tidied up
+                manifest.unlink()
+            held.append(named)
+            with lock(named):
+                yield
+
+        monkeypatch.setattr(folder, "locked", late)
+        pushed(tree, tmp_path / "cache")
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
 
     def test_an_object_that_goes_while_its_manifest_is_written_is_sent_again(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -898,7 +985,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         monkeypatch.setattr(folder, "put", meanwhile)
         other = pushed(tree, tmp_path / "cache", cpu=())
         assert other.manifest.object_name == entry.manifest.object_name
-        assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned", "unsigned"]
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned", "unsigned"]
 
 
 class TestPlanted:
@@ -924,7 +1011,7 @@ class TestPlanted:
         place.symlink_to(theirs)
         before = below(theirs)
         with suppress(EnvkitError):
-            sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 0, dry_run=False)
         with suppress(EnvkitError, OSError):
             pushed(tree, tmp_path / "cache")
         assert below(theirs) == before
@@ -975,10 +1062,10 @@ class TestPlanted:
         (web / "objects").mkdir(parents=True)
         (web / "objects" / "scene.blend").write_text("x")
         os.utime(web / "objects" / "scene.blend", (self.OLD, self.OLD))
-        assert sharing.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
+        assert contents.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
         (web / "index.json").write_text('{"my": "site"}')
         with pytest.raises(UsageProblem, match="is no cache of builds"):
-            sharing.prune(Place(named=str(web)), 0, dry_run=False)
+            contents.prune(Place(named=str(web)), 0, dry_run=False)
         with pytest.raises(UsageProblem, match="is no cache of builds"):
             pushed(tree, web)
         assert (web / "index.json").read_text() == '{"my": "site"}'
@@ -990,7 +1077,7 @@ class TestPlanted:
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
         with pytest.raises(NotWritable, match="Nothing can be put into"):
-            sharing.prune(entry.place, 0, dry_run=False)
+            contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
     def test_what_can_be_no_place(self, named: str) -> None:
@@ -1032,7 +1119,7 @@ class TestPlanted:
         (tmp_path / "cache").mkdir()
         with (tmp_path / "packed").open("rb") as stream:
             place.publish(Place(named=str(tmp_path / "cache")), huge, stream, b"")
-        [found] = sharing.verified([Place(named=str(tmp_path / "cache"))], []).builds
+        [found] = contents.verified([Place(named=str(tmp_path / "cache"))], []).builds
         assert found.state == "bad"
         assert found.wrong.endswith("It is too large.")
 
@@ -1085,7 +1172,7 @@ class TestTrust:
         assert place.signer(entry, [theirs]) == ""
         assert place.signer(entry, [theirs, mine]) == mine
         assert place.signer(pushed(tree, tmp_path / "unsigned"), [mine]) == ""
-        bad = sharing.verified([entry.place], [theirs]).builds
+        bad = contents.verified([entry.place], [theirs]).builds
         assert [(one.state, one.wrong) for one in bad] == [("bad", "None of your keys has signed it.")]
 
     @pytest.mark.parametrize(

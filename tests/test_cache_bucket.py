@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cache import bucket, layout, place
+from envkit.cache import bucket, contents, layout, place
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid
-from envkit.install import sharing
+from envkit.errors import CacheInvalid, HostProblem
+from envkit.install import cache_push
 from envkit.sources.fetch import fetch
 
 from . import s3
 from .test_cache import MODULE, OTHER, below, described, module_in, packed, put, serving
 from .test_cache_pull import states, take
-from .test_cache_sources import TEXTS, contents, sources
+from .test_cache_sources import TEXTS, files_in, sources
 
 pytestmark = pytest.mark.integration
 HERE = Place(named=f"s3://{s3.BUCKET}/site/cache")
@@ -80,7 +80,7 @@ class TestBucket:
         assert (put(entry, tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
         assert not publish(entry.manifest, tmp_path / "packed")
         assert place.indexed(HERE) == (f"Horovod--1.0-toy/{entry.id}.json",)
-        assert [one.state for one in sharing.verified([HERE], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([HERE], ()).builds] == ["unsigned"]
 
     def test_the_root_of_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
         root, made = Place(named=f"s3://{s3.BUCKET}/"), described(packed(tree, tmp_path / "packed"))
@@ -120,26 +120,26 @@ class TestBucket:
         damaged = layout.object_of(entry.manifest.sha256)
         with (tmp_path / "packed").open("rb") as stream:
             HERE.writable.put(HERE.named, nobodys, stream)
-        assert sharing.prune(HERE, 0, dry_run=False).removed == ()  # somebody may be pushing it
-        monkeypatch.setattr(sharing, "LEFT_S", -60.0)
-        assert sharing.prune(HERE, 0, dry_run=True).removed == (nobodys,)
-        assert sharing.prune(HERE, 0, dry_run=False).size == entry.manifest.size
+        assert contents.prune(HERE, 0, dry_run=False).removed == ()  # somebody may be pushing it
+        monkeypatch.setattr(contents, "LEFT_S", -60.0)
+        assert contents.prune(HERE, 0, dry_run=True).removed == (nobodys,)
+        assert contents.prune(HERE, 0, dry_run=False).size == entry.manifest.size
         (tmp_path / "damaged").write_text("damaged")
         with (tmp_path / "damaged").open("rb") as stream:
             HERE.writable.put(HERE.named, damaged, stream)
-        assert [one.state for one in sharing.verified([HERE], ()).builds] == ["bad"]
-        gone = sharing.prune(HERE, 0, dry_run=False).removed
+        assert [one.state for one in contents.verified([HERE], ()).builds] == ["bad"]
+        gone = contents.prune(HERE, 0, dry_run=False).removed
         assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", damaged}
         assert place.indexed(HERE) == ()
 
     def test_what_is_not_of_a_cache_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sharing, "LEFT_S", -60.0)
+        monkeypatch.setattr(contents, "LEFT_S", -60.0)
         (tmp_path / "results").write_text("dear")
         theirs = ("objects/raw-results.h5", f"objects/{'0' * 64}", "manifests/x/notes.txt", "sources/a.tar.gz")
         for name in theirs:
             with (tmp_path / "results").open("rb") as stream:
                 HERE.writable.put(HERE.named, name, stream)
-        assert sharing.prune(HERE, 0, dry_run=False).removed == ()
+        assert contents.prune(HERE, 0, dry_run=False).removed == ()
         for name in theirs:
             assert HERE.read(name, 100) == b"dear"
 
@@ -151,21 +151,21 @@ class TestBucket:
         assert (new / layout.object_of(entry.manifest.sha256)).read_bytes() == (tmp_path / "packed").read_bytes()
         other = Place(named=f"s3://{s3.BUCKET}/another")
         assert [states(take(str(new), other)) for _ in range(2)] == [["copied"], ["there"]]
-        assert [one.state for one in sharing.verified([other], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([other], ()).builds] == ["unsigned"]
 
     def test_sources(self, tmp_path: Path) -> None:
         (tmp_path / "own").mkdir()
         for name, text in TEXTS.items():
             (tmp_path / "own" / name).write_bytes(text)
-        assert [sharing.push_sources(HERE, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
+        assert [cache_push.push_sources(HERE, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
         assert HERE.names() == []
         fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[HERE])
-        assert contents(tmp_path / "new") == TEXTS
-        assert [one.wrong for one in sharing.verified([HERE], []).sources] == ["", ""]
+        assert files_in(tmp_path / "new") == TEXTS
+        assert [one.wrong for one in contents.verified([HERE], []).sources] == ["", ""]
         bad = layout.source_of(sources()[0].sha256 or "")
         HERE.writable.put(HERE.named, bad, io.BytesIO(b"damaged"))
-        assert sharing.prune(HERE, 0, dry_run=False).removed == (bad,)
-        assert len(sharing.verified([HERE], []).sources) == 1
+        assert contents.prune(HERE, 0, dry_run=False).removed == (bad,)
+        assert len(contents.verified([HERE], []).sources) == 1
 
     def test_credentials_in_a_file(
         self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -297,6 +297,28 @@ class TestRefused:
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
             why = self.refused()
         assert settings["AWS_ACCESS_KEY_ID"] not in why and "Signature" not in why
+
+    def test_what_is_larger_than_the_server_takes(
+        self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Small(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"<ListBucketResult></ListBucketResult>")
+
+            def do_PUT(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(b"<Error><Code>EntityTooLarge</Code></Error>")
+
+        made = described(packed(tree, tmp_path / "packed"))
+        with serving(Path("/proc/nonexistent"), Small) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            with pytest.raises(HostProblem, match="is too large for") as refused, place.writing(HERE, "It"):
+                publish(made, tmp_path / "packed")
+        assert refused.value.fix == "Push it into a folder or a registry."
 
     def test_without_boto3(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "botocore.exceptions", None)

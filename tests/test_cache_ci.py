@@ -1,12 +1,15 @@
 """Pushing from the job of a CI: what its variables tell, what is taken of them, and what is refused."""
 
 import base64
+import errno
 import gzip
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +18,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import ci
+from envkit.cache import ci, pack
 from envkit.cache import manifest as files
-from envkit.cache import registry as oci
+from envkit.cache import oci as oci
 from envkit.cache.manifest import Ci
 from envkit.cache.place import Place
 from envkit.cli import run
@@ -177,6 +180,21 @@ def test_what_was_taken_from_there_is_there(
     assert "was taken from the cache" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "cache/manifests")
     assert push(tmp_path / "cache") == 3
+
+
+def test_a_full_folder_for_temporary_files_is_named(
+    there: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Not the place, which may have room."""
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name, value in GITLAB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pack, "pack", full)
+    assert push(tmp_path / "cache") == 7
+    assert f"No space left on device: {tempfile.gettempdir()}" in capsys.readouterr().err
 
 
 def test_outside_of_a_ci(there: Prefix, tmp_path: Path, capsys: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import layout, place
+from envkit.cache import contents, layout, place
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Signed
 from envkit.cache.place import Caches, Place, SignedManifest
@@ -24,8 +24,8 @@ from envkit.cli import run
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import CacheInvalid, DiskFull, HostProblem, NotWritable, UsageProblem
-from envkit.install import pull, sharing
-from envkit.install.pull import Pulled
+from envkit.install import cache_pull
+from envkit.install.cache_pull import Pulled
 from envkit.sources import signature
 
 from .integration.site import needs
@@ -67,7 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have builds compared with another machine than this one."""
 
     def of(**changes: Any) -> None:
-        monkeypatch.setattr(pull, "here", lambda: here(recipes={}, accelerator="", **changes))
+        monkeypatch.setattr(cache_pull, "here", lambda: here(recipes={}, accelerator="", **changes))
 
     of()
     return of
@@ -76,7 +76,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def take(origin: Place | str, to: Place, name: str | None = None, *keys: str, every: bool = True) -> Pulled:
     """Copy what a place has, also what is not signed where no key is given."""
     named = origin if isinstance(origin, str) else origin.named
-    return pull.pull(Caches(places=(named,), keys=keys, unsigned=not keys), to, name, every=every)
+    return cache_pull.pull(Caches(places=(named,), keys=keys, unsigned=not keys), to, name, every=every)
 
 
 def states(done: Pulled) -> list[str]:
@@ -96,7 +96,7 @@ def publish(made: Manifest, folder: Path, key: Path | None = None) -> SignedMani
     return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def files_in(folder: Path) -> dict[str, bytes]:
     """Return the files of a place."""
     return {name: (folder / name).read_bytes() for name in below(folder) - {".lock"}}
 
@@ -111,9 +111,9 @@ class TestCopied:
             done = take(url if by == "server" else entry.place, new)
             assert states(done) == ["copied"]
             assert states(take(url if by == "server" else entry.place, new)) == ["there"]
-        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
-        assert pull.problem(done) is None
-        assert [one.state for one in sharing.verified([new], ()).builds] == ["unsigned"]
+        assert files_in(tmp_path / NEW) == files_in(tmp_path / "cache")
+        assert cache_pull.problem(done) is None
+        assert [one.state for one in contents.verified([new], ()).builds] == ["unsigned"]
 
     def test_a_second_time_nothing_is_asked_for_or_written(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         asked = list[str]()
@@ -156,13 +156,13 @@ class TestCopied:
         assert states(take(entry.place, new)) == ["copied"]
         (tmp_path / NEW / "index.json").unlink()  # it was killed before the end
         assert states(take(entry.place, new)) == ["there"]
-        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
+        assert files_in(tmp_path / NEW) == files_in(tmp_path / "cache")
 
     def test_from_the_first_that_has_it_whole(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         bad, good = pushed(tree, tmp_path / "bad"), pushed(tree, tmp_path / "good")
         (tmp_path / "bad" / layout.object_of(bad.manifest.sha256)).write_text("damaged")
         caches = Caches(places=(bad.place.named, good.place.named), keys=(), unsigned=True)
-        [one] = pull.pull(caches, new, None, every=True).builds
+        [one] = cache_pull.pull(caches, new, None, every=True).builds
         assert (one.state, one.place) == ("copied", good.place.shown)
 
 
@@ -181,10 +181,10 @@ class TestChosen:
         first, second = self.both(tree, tmp_path)
         done = {one.id: one for one in take(first.place, new, every=False).builds}
         assert (done[first.id].state, done[second.id].state) == ("copied", "unfit")
-        assert done[second.id].why == ("its code needs avx512f, which this CPU has not",)
+        assert done[second.id].why == ("its code needs avx512f, which this CPU lacks",)
         machine(mpi=("MPICH", "4.0"))
         nothing = take(first.place, new, every=False)
-        problem = pull.problem(nothing)
+        problem = cache_pull.problem(nothing)
         assert isinstance(problem, HostProblem)
         assert "here is MPICH" in problem.why
         assert states(take(first.place, new)) == ["there", "copied"]
@@ -204,7 +204,7 @@ class TestChosen:
         made = msgspec.structs.replace(second.manifest.provenance, environment=first.id[:12], host="eve")
         publish(msgspec.structs.replace(second.manifest, provenance=made), tmp_path / "eves")
         caches = Caches(places=(str(tmp_path / "eves"), first.place.named), keys=(), unsigned=True)
-        assert [one.id for one in pull.pull(caches, new, first.id[:12], every=True).builds] == [first.id]
+        assert [one.id for one in cache_pull.pull(caches, new, first.id[:12], every=True).builds] == [first.id]
 
     def test_more_than_one_of_an_id(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         first, _ = self.both(tree, tmp_path)
@@ -214,7 +214,7 @@ class TestChosen:
     def test_nothing_there_is_no_failure(self, tmp_path: Path, new: Place) -> None:
         (tmp_path / "empty").mkdir()
         done = take(str(tmp_path / "empty"), new)
-        assert (done.builds, pull.problem(done)) == ((), None)
+        assert (done.builds, cache_pull.problem(done)) == ((), None)
 
     def test_onto_itself(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -222,7 +222,7 @@ class TestChosen:
             take(entry.place, entry.place)
 
     def test_this_machine_itself(self) -> None:
-        there = pull.here()
+        there = cache_pull.here()
         assert isinstance(there, Provided)
         assert there.machine == os.uname().machine
         assert there.versions["GLIBC"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
@@ -235,12 +235,29 @@ class TestSigned:
         entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache", keys["theirs"][0])
         done = take(entry.place, new, None, keys["mine"][1])
         assert states(done) == ["unsigned"]
-        problem = pull.problem(done)
+        problem = cache_pull.problem(done)
         assert isinstance(problem, CacheInvalid)
         assert "none of your keys ('cache.keys') has signed it" in problem.why
-        assert contents(tmp_path / NEW) == {}
+        assert files_in(tmp_path / NEW) == {}
         [one] = take(entry.place, new, None, keys["mine"][1], keys["theirs"][1]).builds
         assert (one.state, one.signed_by) == ("copied", keys["theirs"][1])
+
+    def test_what_is_left_out_is_told_though_others_are_copied(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        """As to a script that keeps a mirror."""
+        of = packed(tree, tmp_path / "packed")
+        mine = publish(described(of), tmp_path / "cache", keys["mine"][0])
+        for number in range(cache_pull.SHOWN + 2):
+            publish(described(of, cpu=(f"feature{number}",)), tmp_path / "cache")
+        for state in ("copied", "there"):
+            done = take(mine.place, new, None, keys["mine"][1])
+            assert states(done).count("unsigned") == cache_pull.SHOWN + 2 and done.of(state)
+            problem = cache_pull.problem(done)
+            assert isinstance(problem, CacheInvalid) and problem.exit_code == 4
+            assert problem.what == f"{cache_pull.SHOWN + 2} builds could not be copied to {new.shown}."
+            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more") and problem.fix.startswith("Set 'keys'")
+        assert new.names() == [f"Horovod--1.0-toy/{mine.id}.json"]
 
     def test_what_was_changed_after_it_was_signed(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
@@ -276,7 +293,7 @@ class TestBad:
         path.write_bytes(path.read_bytes()[:-20])
         done = take(entry.place, new)
         assert sorted(states(done)) == ["bad", "copied"]
-        problem = pull.problem(done)
+        problem = cache_pull.problem(done)
         assert isinstance(problem, CacheInvalid)
         assert problem.what == f"1 build could not be copied to {new.shown}."
         assert "Its SHA-256 is" in problem.why
@@ -293,7 +310,7 @@ class TestBad:
         with serving(tmp_path / "cache", Cut) as url:
             done = take(url, new)
         assert states(done) == ["bad"]
-        assert contents(tmp_path / NEW) == {}
+        assert files_in(tmp_path / NEW) == {}
         with serving(tmp_path / "cache") as url:
             assert states(take(url, new)) == ["copied"]
 
@@ -339,7 +356,7 @@ class TestInterrupted:
             thread.join()
         assert errors == []
         assert len(json.loads((tmp_path / NEW / "index.json").read_text())["manifests"]) == 4
-        assert {one.state for one in sharing.verified([new], ()).builds} == {"unsigned"}
+        assert {one.state for one in contents.verified([new], ()).builds} == {"unsigned"}
         assert not list((tmp_path / NEW).rglob(".envkit-*"))
 
     def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path, new: Place) -> None:
@@ -348,7 +365,7 @@ class TestInterrupted:
 import os, signal, sys
 from envkit.cache import folder, place, unpack
 from envkit.cache.place import Caches, Place
-from envkit.install import pull
+from envkit.install import cache_pull
 from envkit.system import files
 step = sys.argv[1]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
@@ -358,20 +375,21 @@ if step == "manifest":
     folder.put = lambda named, name, stream: die() if name.startswith("manifests") else put(named, name, stream)
 if step == "fetch": unpack.fetch = die
 if step == "index": place.index = die
-pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place(named={new.named!r}), None, every=True)
+caches = Caches(places=({entry.place.named!r},), keys=(), unsigned=True)
+cache_pull.pull(caches, Place(named={new.named!r}), None, every=True)
 """
         for step, names in (("fetch", 0), ("rename", 0), ("manifest", 0), ("index", 1)):
             done = subprocess.run([sys.executable, "-c", text, step], capture_output=True)
             assert done.returncode == -signal.SIGKILL, done.stderr
             assert len(new.names()) == names
-            assert {one.state for one in sharing.verified([new], ()).builds} <= {"unsigned"}
+            assert {one.state for one in contents.verified([new], ()).builds} <= {"unsigned"}
         assert states(take(entry.place, new)) == ["there"]
         left = {path.name: path for path in (tmp_path / NEW).rglob(".envkit-*")}
         assert len(left) == 1
         for path in left.values():
             os.utime(path, (1, 1))
-        sharing.prune(new, 0, dry_run=False)
-        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
+        contents.prune(new, 0, dry_run=False)
+        assert files_in(tmp_path / NEW) == files_in(tmp_path / "cache")
 
     @pytest.mark.integration
     def test_a_command_that_is_killed_while_an_object_comes(self, tree: Tree, tmp_path: Path, new: Place) -> None:
@@ -396,7 +414,7 @@ pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place
             running.kill()
             assert running.wait(10) == -signal.SIGKILL
             ended.set()
-        assert contents(tmp_path / NEW) == {}
+        assert files_in(tmp_path / NEW) == {}
         assert states(take(entry.place, new)) == ["copied"]
 
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
@@ -413,8 +431,8 @@ pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place
                 else:
                     break
                 (small / "filler").unlink()
-                assert {one.state for one in sharing.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
-            assert [one.state for one in sharing.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
+                assert {one.state for one in contents.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
+            assert [one.state for one in contents.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
             assert not list(small.rglob(".envkit-*"))
         assert full > 1
 
@@ -426,7 +444,7 @@ def test_the_command(
     for name in ("ENVKIT_CACHE_KEYS", "ENVKIT_CACHE_FROM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    there = pull.here()
+    there = cache_pull.here()
     of_here: dict[str, Any] = {
         "machine": there.machine, "python": there.python, "mpi_library": there.mpi_library, "versions": {}, "cpu": (),
         "mpi": Mpi(family=there.mpi[0], version=there.mpi[1], embedded=there.is_embedded), "syntax": there.syntax,

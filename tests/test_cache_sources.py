@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from envkit.cache import layout
+from envkit.cache import contents, layout
 from envkit.cache.place import Caches, Place
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
-from envkit.install import sharing
+from envkit.install import cache_push
 from envkit.sources import download
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
 from envkit.sources.availability import Answers, ask
@@ -51,7 +51,7 @@ def there(tmp_path: Path) -> Place:
     for name, text in TEXTS.items():
         (own / name).write_bytes(text)
     made = Place(named=str(tmp_path / "cache"))
-    assert sharing.push_sources(made, sources(), own) == 2
+    assert cache_push.push_sources(made, sources(), own) == 2
     return made
 
 
@@ -62,7 +62,7 @@ def get(cache: Path, kept: Iterable[FileStore], *urls: str) -> list[FetchEvent]:
     return events
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def files_in(folder: Path) -> dict[str, bytes]:
     """Return the files in a cache of sources."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 
@@ -72,18 +72,18 @@ class TestTaken:
 
     def test_from_a_folder(self, there: Place, tmp_path: Path) -> None:
         told = get(tmp_path / "new", [there])
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
         assert {one.note for one in told if one.state is FetchState.STARTED} == {there.shown}
 
     def test_by_a_server(self, there: Place, tmp_path: Path) -> None:
         with serving(Path(there.named)) as url:
             get(tmp_path / "new", [Place(named=url)])
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
 
     def test_what_it_lacks_comes_from_elsewhere(self, there: Place, tmp_path: Path) -> None:
         (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).unlink()
         told = get(tmp_path / "new", [there], (tmp_path / "own").as_uri())
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
         assert {one.note for one in told if one.state is FetchState.STARTED} == {
             there.shown,
             (tmp_path / "own/two.whl").as_uri(),
@@ -94,9 +94,9 @@ class TestTaken:
         with pytest.raises(SourcesMissing) as absent:
             get(tmp_path / "new", [there])
         assert f"{there.shown}: its SHA-256 is {sha(b'evil')}, but the recipe pins" in absent.value.why
-        assert contents(tmp_path / "new") == {"one.tar.gz": TEXTS["one.tar.gz"]}
+        assert files_in(tmp_path / "new") == {"one.tar.gz": TEXTS["one.tar.gz"]}
         get(tmp_path / "new", [there], (tmp_path / "own").as_uri())
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
 
     def test_another_file_in_its_place_fills_no_disk(self, there: Place, tmp_path: Path) -> None:
         """It is read before it is copied."""
@@ -106,7 +106,7 @@ class TestTaken:
             stream.truncate(200_000_000)
         with small_disk(tmp_path / "small", 2500):
             get(tmp_path / "small/new", [there], (tmp_path / "own").as_uri())
-            assert contents(tmp_path / "small/new") == TEXTS
+            assert files_in(tmp_path / "small/new") == TEXTS
 
     def test_a_place_without_an_end_is_left_when_the_disk_is_full(self, there: Place, tmp_path: Path) -> None:
         class Endless:
@@ -118,7 +118,7 @@ class TestTaken:
 
         with small_disk(tmp_path / "small", 2500):
             get(tmp_path / "small/new", [Endless(), there])
-            assert contents(tmp_path / "small/new") == TEXTS
+            assert files_in(tmp_path / "small/new") == TEXTS
 
     def test_a_server_that_ends_in_the_middle(self, there: Place, tmp_path: Path) -> None:
         class Cut(SimpleHTTPRequestHandler):
@@ -128,12 +128,12 @@ class TestTaken:
 
         with serving(Path(there.named), Cut) as url:
             get(tmp_path / "new", [Place(named=url), there])
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
 
     def test_no_such_place(self, there: Place, tmp_path: Path) -> None:
         gone = [Place(named=str(tmp_path / "gone")), Place(named="http://127.0.0.1:9"), Place(named="s3://Not_One")]
         get(tmp_path / "new", [*gone, there])
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
 
     @pytest.mark.parametrize(
         ("kind", "asked"), [(RefusedError, 2), (SlowError, 1), (UnreachableError, 1), (TransientError, 2)]
@@ -158,7 +158,7 @@ class TestTaken:
         slow = Slow()
         get(tmp_path / "new", [slow, there])
         assert len(slow.asked) == asked
-        assert contents(tmp_path / "new") == TEXTS
+        assert files_in(tmp_path / "new") == TEXTS
         if asked == 1:
             with pytest.raises(SourcesMissing, match="sources") as absent:
                 get(tmp_path / "other", [Slow()])
@@ -179,52 +179,52 @@ class TestPut:
     """Into a place."""
 
     def test_what_is_there_is_not_sent(self, there: Place, tmp_path: Path) -> None:
-        assert sharing.push_sources(there, sources(), tmp_path / "own") == 0
+        assert cache_push.push_sources(there, sources(), tmp_path / "own") == 0
         path = Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))
         path.write_bytes(b"damaged")
-        assert sharing.push_sources(there, sources(), tmp_path / "own") == 1
+        assert cache_push.push_sources(there, sources(), tmp_path / "own") == 1
         assert path.read_bytes() == TEXTS["two.whl"]
 
     def test_what_is_damaged_is_told_and_removed(self, there: Place) -> None:
         good, bad = (layout.source_of(sha(TEXTS[name])) for name in ("one.tar.gz", "two.whl"))
-        assert [one.wrong for one in sharing.verified([there], []).sources] == ["", ""]
+        assert [one.wrong for one in contents.verified([there], []).sources] == ["", ""]
         (Path(there.named) / bad).write_bytes(b"damaged")
-        found = {one.sha256: one.wrong for one in sharing.verified([there], []).sources}
+        found = {one.sha256: one.wrong for one in contents.verified([there], []).sources}
         assert found[good.removeprefix("sources/")] == ""
         assert found[bad.removeprefix("sources/")] == f"It has the SHA-256 {sha(b'damaged')}."
-        assert sharing.prune(there, 0, dry_run=True).removed == (bad,)
-        assert sharing.prune(there, 0, dry_run=False).removed == (bad,)
-        assert [one.sha256 for one in sharing.verified([there], []).sources] == [good.removeprefix("sources/")]
+        assert contents.prune(there, 0, dry_run=True).removed == (bad,)
+        assert contents.prune(there, 0, dry_run=False).removed == (bad,)
+        assert [one.sha256 for one in contents.verified([there], []).sources] == [good.removeprefix("sources/")]
 
     def test_a_web_server_lists_none(self, there: Place) -> None:
         (Path(there.named) / layout.INDEX).write_text('{"manifests": []}')
         with serving(Path(there.named)) as url:
-            assert sharing.verified([Place(named=url)], []).sources == ()
+            assert contents.verified([Place(named=url)], []).sources == ()
 
     def test_they_stay_when_builds_are_removed(self, there: Place) -> None:
         left = Path(there.named) / "sources/.envkit-1-left"
         left.write_text("half")
         for path in Path(there.named).rglob("*"):
             os.utime(path, (1, 1))
-        assert sharing.prune(there, 1, dry_run=False).removed == ("sources/.envkit-1-left",)
+        assert contents.prune(there, 1, dry_run=False).removed == ("sources/.envkit-1-left",)
         assert there.names() == []
         assert len(list((Path(there.named) / "sources").iterdir())) == 2
 
     def test_where_nothing_can_be_put(self, there: Place, tmp_path: Path) -> None:
         with pytest.raises(UsageProblem, match="can only be read"):
-            sharing.require(Place(named="https://cache.example.org"))
+            cache_push.require(Place(named="https://cache.example.org"))
         with pytest.raises(UsageProblem, match="There is no folder"):
-            sharing.require(Place(named=str(tmp_path / "gone")))
+            cache_push.require(Place(named=str(tmp_path / "gone")))
         (tmp_path / "odd").mkdir()
         (tmp_path / "odd/sources").touch()
         with pytest.raises(NotWritable, match="Nothing can be put into"):
-            sharing.push_sources(Place(named=str(tmp_path / "odd")), sources(), tmp_path / "own")
+            cache_push.push_sources(Place(named=str(tmp_path / "odd")), sources(), tmp_path / "own")
 
     def test_a_full_disk(self, there: Place, tmp_path: Path) -> None:
         with small_disk(tmp_path / "small", 20) as small:
             leave(small, 3)
             with pytest.raises(DiskFull, match="could not be put into"):
-                sharing.push_sources(Place(named=str(small)), sources(), tmp_path / "own")
+                cache_push.push_sources(Place(named=str(small)), sources(), tmp_path / "own")
             assert not list(small.rglob(".envkit-*"))
             (small / "filler").unlink()
-            assert sharing.push_sources(Place(named=str(small)), sources(), tmp_path / "own") > 0
+            assert cache_push.push_sources(Place(named=str(small)), sources(), tmp_path / "own") > 0

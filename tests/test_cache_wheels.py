@@ -40,7 +40,7 @@ from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import select
-from envkit.sources.cache import Source
+from envkit.sources.source_cache import Source
 from envkit.system import files
 from envkit.verify import last
 
@@ -496,8 +496,11 @@ class TestRefused:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
         file = manifest.PackedFile(size=entry.manifest.size, sha256=entry.manifest.sha256, is_program=True)
         part = msgspec.structs.replace(entry.manifest.part, name="toy-image")
+        lock = msgspec.structs.replace(entry.manifest.provenance.lock, name="toy-image")
+        provenance = msgspec.structs.replace(entry.manifest.provenance, lock=lock)
+        of_image = {"part": part, "provenance": provenance, "files": {"toy-image.sif": file}}
         for used in ({}, entry.manifest.wheels):
-            made = msgspec.structs.replace(entry.manifest, part=part, files={"toy-image.sif": file}, wheels=used)
+            made = msgspec.structs.replace(entry.manifest, **of_image, wheels=used)
             if not used:
                 assert manifest.read(manifest.packed(made, b""))[0].is_image
                 continue
@@ -578,7 +581,7 @@ class TestInstalled:
         said = io.StringIO()
         lines = [*offers.lines(work.looked)]
         assert lines[0] == f"Cache:    {MODULE} is taken from {tmp_path / 'cache'}, not built here:"
-        assert lines[2].strip() == "with what is in 2 wheels of its recipe besides"
+        assert lines[2].strip() == "plus 2 wheels of its recipe"
         assert cached.take(work, Console(file=said, width=400)) == [MODULE]
         assert said.getvalue().startswith(f"Taken from {tmp_path / 'cache'}: {MODULE}, built on builder")
         record = receipt.built(work.tree, MODULE)

@@ -3,6 +3,7 @@
 import io
 import json
 import platform
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,22 +16,28 @@ import pytest
 from rich.console import Console
 
 from envkit.apptainer import cached
-from envkit.apptainer.layers import Layer, note_of, place_of
+from envkit.apptainer.image_plan import ImagePlan, Layer, note_of, place_of
+from envkit.apptainer.installation import ImageInstallation
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import manifest, unpack
-from envkit.cache.manifest import PackedFile
+from envkit.cache import contents, manifest, oci, unpack
+from envkit.cache.manifest import Ci, Manifest, PackedFile
 from envkit.cache.offers import FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
 from envkit.cli import run
 from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
-from envkit.errors import CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.install import pull, sbom, sharing
+from envkit.errors import BuildFailed, CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
+from envkit.install import cache_pull, cache_push, sbom
+from envkit.machine.host import Host, Platform
+from envkit.machine.runtime import Runtime
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
+from envkit.sources.fetch import Source
+from envkit.system.files import sha256
 from envkit.verify import last
 
+from .conftest import Fake
 from .integration.site import needs
 from .test_cache import here
 from .verify.test_report import report
@@ -38,6 +45,7 @@ from .verify.test_report import report
 NAME = "pytorch-2.13-cpu-image"
 KEY = "a" * 64
 MACHINE = platform.machine()
+MIRROR = "http://mirror/debian"
 
 
 @pytest.fixture
@@ -78,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def entry(made: ImageReceipt, prefix: Prefix, folder: Path) -> SignedManifest:
     """The image in a cache."""
-    [done] = sharing.push(prefix, NAME, Place(named=str(folder)), None).builds
+    [done] = cache_push.push(prefix, NAME, Place(named=str(folder)), None).builds
     assert (done.module, done.sent, done.signed) == (NAME, True, False)
     return Place(named=str(folder)).entry(f"{NAME}/{done.id}.json")
 
@@ -90,7 +98,7 @@ def looked(
     request = replace(Request(prefix=prefix), **changes)
     image = Layer(name="image", recipe="", key=key, image=Path("/nowhere"))
     caches = Caches(places=(str(folder),), keys=(), unsigned=unsigned)
-    return cached.find_images(request, stack, image, MACHINE, caches)
+    return cached.find(request, stack, [image], MACHINE, caches)
 
 
 def taken(found: FoundBuilds, layers: Path) -> tuple[cached.TakenImage | None, str]:
@@ -105,10 +113,10 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     }  # fmt: skip
     assert (folder / entry.manifest.object_name).read_bytes() == Path(made.image).read_bytes()
     assert entry.manifest.part.sha256 == KEY.ljust(64, "0")
-    [again] = sharing.push(prefix, NAME, entry.place, None).builds
+    [again] = cache_push.push(prefix, NAME, entry.place, None).builds
     assert not again.sent
-    assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
-    assert sharing.prune(entry.place, 0, dry_run=False).removed == ()
+    assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+    assert contents.prune(entry.place, 0, dry_run=False).removed == ()
 
 
 def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +186,7 @@ def test_one_whose_code_this_cpu_does_not_run_does_not_fit(entry: SignedManifest
     needs = msgspec.structs.replace(entry.manifest.needs, cpu=("no-such-feature",))
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU has not"]
+    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU lacks"]
 
 
 def test_of_several_the_newest_of_the_first_place_is_taken(
@@ -194,7 +202,7 @@ def test_of_several_the_newest_of_the_first_place_is_taken(
         publish(Place(named=str(at)), changed, io.BytesIO(content), b"")
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
     caches = Caches(places=(str(folder), str(second)), keys=(), unsigned=True)
-    found = cached.find_images(Request(prefix=prefix), stack, image, MACHINE, caches)
+    found = cached.find(Request(prefix=prefix), stack, [image], MACHINE, caches)
     assert [offer.entry.manifest.provenance.built[:4] for offer in found.offers] == ["2030", "2026", "2020", "2040"]
 
 
@@ -214,7 +222,6 @@ def test_no_cache_is_asked_for_what_it_cannot_have(
 def test_a_cache_that_is_not_there_is_said(prefix: Prefix, stack: Stack, tmp_path: Path) -> None:
     found = looked(prefix, stack, tmp_path / "none")
     assert found.offers == () and "There is no such folder" in found.wrong[0]
-    assert taken(found, tmp_path / "layers") == (None, f"{found.wrong[0]} It is left out.\n")
 
 
 def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path) -> None:
@@ -226,13 +233,13 @@ def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True)
         subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True)
         keys[name] = own, public
-    [pushed] = sharing.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0]).builds
+    [pushed] = cache_push.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0]).builds
     assert pushed.signed
 
     def verdict(*names: str) -> tuple[bool, tuple[str, ...]]:
         caches = Caches(places=(str(folder),), keys=tuple(str(keys[name][1]) for name in names))
         image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-        found = cached.find_images(Request(prefix=prefix), stack, image, MACHINE, caches)
+        found = cached.find(Request(prefix=prefix), stack, [image], MACHINE, caches)
         [offer] = found.offers
         return found.taken != {}, offer.why_not
 
@@ -264,7 +271,7 @@ def test_one_that_is_not_what_it_should_be_leaves_nothing(
     done, said = taken(found, tmp_path / "layers")
     assert done is None and "The image is not taken from there." in said
     assert [*(tmp_path / "layers").iterdir()] == []
-    [checked] = sharing.verified([Place(named=str(folder))], ()).builds
+    [checked] = contents.verified([Place(named=str(folder))], ()).builds
     assert checked.state == "bad"
 
 
@@ -288,6 +295,7 @@ def test_one_for_which_there_is_no_room_is_not_begun(
         {"part": LockedPart(name="../image", recipe="", sha256=KEY)},
         {"part": LockedPart(name="..", recipe="", sha256=KEY)},
         {"part": LockedPart(name="", recipe="", sha256=KEY)},
+        {"part": LockedPart(name="other-image", recipe="", sha256=KEY)},
     ],
 )
 def test_a_manifest_that_is_none_of_an_image_is_refused(entry: SignedManifest, changes: dict[str, Any]) -> None:
@@ -307,10 +315,10 @@ def test_it_is_copied_from_one_cache_into_another(entry: SignedManifest, folder:
     new = tmp_path / "new"
     new.mkdir()
     caches = Caches(places=(str(folder),), keys=(), unsigned=True)
-    done = pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
+    done = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
     assert done.state == "copied"
     assert (new / entry.manifest.object_name).read_bytes() == (folder / entry.manifest.object_name).read_bytes()
-    other = pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
+    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
     assert other.state == "unfit"
 
 
@@ -329,14 +337,14 @@ def test_what_was_not_built_here_is_not_pushed(
     changed = msgspec.structs.replace(made, **changes)
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
     with pytest.raises(kind, match="pushed"):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None)
+        cache_push.push(prefix, NAME, Place(named=str(folder)), None)
     assert [*folder.iterdir()] == []
 
 
 def test_what_has_changed_is_not_pushed(made: ImageReceipt, prefix: Prefix, folder: Path) -> None:
     Path(made.image).write_text("another")
     with pytest.raises(EnvironmentDamaged):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None)
+        cache_push.push(prefix, NAME, Place(named=str(folder)), None)
     assert [*folder.iterdir()] == []
 
 
@@ -358,15 +366,20 @@ def layer_of(made: ImageReceipt, name: str, folder: Path) -> Layer:
 
 @pytest.fixture
 def layered(
-    install_image: Callable[..., ImageReceipt], made: ImageReceipt, prefix: Prefix, folder: Path
+    install_image: Callable[..., ImageReceipt], made: ImageReceipt, prefix: Prefix, folder: Path, fake: Fake
 ) -> ImageReceipt:
-    """An image of four layers, which went into a cache with it."""
+    """An image of four layers, which went into a cache with it; its apptainer writes what it is to build from."""
+    apptainer = fake(
+        "apptainer",
+        f'[ "$1" != inspect ] || exec echo "MirrorURL: {MIRROR}"\nshift $(($# - 2)); echo "built: $(cat "$2")" >"$1"',
+    )
     more = install_image(NAME, debian="d" * 64, build_1="1" * 64, build_2="2" * 64, image=KEY)
     assert made.lock
     parts = tuple(LockedPart(name=layer.name, recipe="cpu.def", sha256=layer.key) for layer in more.layers)
-    changed = msgspec.structs.replace(made, layers=more.layers, lock=msgspec.structs.replace(made.lock, parts=parts))
+    lock = msgspec.structs.replace(made.lock, parts=parts)
+    changed = msgspec.structs.replace(made, layers=more.layers, lock=lock, runtime=str(apptainer))
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
-    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    done = cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
     assert [build.module for build in done.builds] == [
         NAME,
         *(f"{NAME}.{name}" for name in ("debian", "build-1", "build-2")),
@@ -375,52 +388,278 @@ def layered(
     return changed
 
 
-def below(layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, at: Path) -> FoundBuilds:
-    """Return which layers a plan finds in a cache."""
-    debian, *others = (layer_of(layered, name, at) for name in ("debian", "build-1", "build-2"))
-    caches = Caches(places=(str(folder),), keys=(), unsigned=True)
-    return cached.find_layers(Request(prefix=prefix), stack, [[debian], others], MACHINE, caches)
+@pytest.fixture
+def planned(
+    layered: ImageReceipt, stack: Stack, folder: Path, machine: Callable[..., Host], tmp_path: Path
+) -> Callable[..., ImageInstallation]:
+    """Plan the same image in another prefix."""
+    prefix = Prefix(root=tmp_path / "other")
+    prefix.create()
+    tree = prefix.tree(Platform.own())
+
+    def plan(
+        unsigned: bool = True, keys: tuple[str, ...] = (), at: Path = folder, mirror: str = MIRROR, **changes: Any
+    ) -> ImageInstallation:
+        layers = tuple(
+            Layer(
+                name=one.name, recipe=f"{one.name} {'--find-links=/mnt' if one.name.startswith('build-') else ''}",
+                key=one.key, image=place_of(tree.layers, NAME if one.name == "image" else one.name, one.key),
+                mirror=mirror if one.name == "debian" else "",
+            )
+            for one in layered.layers
+        )  # fmt: skip
+        wheels = tuple(Source(filename=f"{name}.whl", sha256="0" * 64, needed_by="") for name in ("torch", "numpy"))
+        return ImageInstallation(
+            request=replace(Request(prefix=prefix), **changes), stack=msgspec.structs.replace(stack, disk_mb=0),
+            host=machine(machine=MACHINE),
+            runtime=Runtime(path=Path(layered.runtime), family="apptainer", version="1.4.5"),
+            plan=ImagePlan(layers=layers, sources=wheels, folder=tmp_path), tree=tree,
+            caches=Caches(places=(str(at),), keys=keys, unsigned=unsigned),
+        )  # fmt: skip
+
+    return plan
+
+
+def build(work: ImageInstallation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Build it, as far as no cache has it; return what was said, and how many files were to be fetched."""
+    said = io.StringIO()
+    monkeypatch.setattr(
+        "envkit.apptainer.installation.fetch_all", lambda sources, *_: said.write(f"Fetching {len(sources)} files\n")
+    )
+    (logs := tmp_path / "logs").mkdir(exist_ok=True)
+    work.build(logs, Console(file=said, width=500))
+    return said.getvalue()
+
+
+def there(work: ImageInstallation) -> dict[str, str]:
+    """Return the layers that lie there, and how they came there."""
+    return {
+        layer.name: "taken" if cached.is_noted(layer.image) else layer.image.read_text().partition(":")[0]
+        for layer in work.plan.layers
+        if layer.image.exists()
+    }
+
+
+TAKEN = {"debian": "taken", "build-2": "taken", "image": "built"}
+BUILT = {"debian": "built", "build-1": "built", "build-2": "built", "image": "built"}
 
 
 def test_of_layers_the_last_is_taken(
-    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+    planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = below(layered, prefix, stack, folder, tmp_path / "layers")
-    assert {*found.taken} == {f"{NAME}.debian", f"{NAME}.build-2"}
-    assert [line for line in lines(found) if line.startswith("Cache:")] == [
+    work = planned(sandbox=True)
+    assert (work.taken_below, work.missing) == (["debian", "build-2"], ["image"])
+    assert [line for line in work.heading() if line.startswith("Cache:")] == [
         f"Cache:    the layer {NAME}.{name} is taken from {folder}, not built here:" for name in ("debian", "build-2")
     ]
-    said, last_one = io.StringIO(), layer_of(layered, "build-2", tmp_path / "layers")
-    cached.take_layer(found, stack, last_one, Console(file=said, width=500))
-    assert last_one.image.read_text() == NAME and f"Taken from {folder}: the layer build-2, built on" in said.getvalue()
-    origin = cached.noted(last_one.image)
-    assert origin and (origin.place, origin.id) == (str(folder), found.taken[f"{NAME}.build-2"].entry.id)
-    assert {path.name for path in last_one.image.parent.iterdir()} == {
-        last_one.image.name, note_of(last_one.image).name,
-    }  # fmt: skip
+    id_of = work.found.taken[f"{NAME}.build-2"].entry.id
+    said = build(work, tmp_path, monkeypatch)
+    assert f"Taken from {folder}: the layer build-2, built on" in said
+    assert there(work) == TAKEN
+    last_one = work.plan.layers[2].image
+    origin = cached.noted(last_one)
+    assert last_one.read_text() == NAME and origin and (origin.place, origin.id) == (str(folder), id_of)
 
 
 def test_a_layer_before_the_last_is_taken_where_that_is_another(
-    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+    planned: Callable[..., ImageInstallation], layered: ImageReceipt
 ) -> None:
     """As with other patches for Horovod."""
-    layers = list(layered.layers)
-    layers[2] = msgspec.structs.replace(layers[2], key="f" * 64)
+    work = planned(sandbox=True)
+    other = msgspec.structs.replace(work.plan.layers[2], key="f" * 64)
+    layers = (*work.plan.layers[:2], other, work.plan.layers[3])
+    work = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
+    assert (work.taken_below, work.missing) == (["debian", "build-1"], ["build-2", "image"])
+    assert any(cached.OTHER in line for line in lines(work.looked_below))
+
+
+def spoil(folder: Path, name: str) -> None:
+    """Change the object of an image or a layer in a cache."""
+    [entry] = [entry for entry in contents.entries([Place(named=str(folder))])[0] if entry.manifest.module == name]
+    (folder / entry.manifest.object_name).write_bytes(b"x" * entry.manifest.size)
+
+
+@pytest.fixture
+def apart(layered: ImageReceipt, prefix: Prefix, folder: Path) -> ImageReceipt:
+    """That image, whose layers are files of their own, and its cache."""
+    tree, layers = Tree(root=Path(layered.tree)), list(layered.layers)
+    for number, layer in enumerate(layers[:-1]):
+        path = place_of(tree.layers, layer.name, layer.key)
+        path.write_text(layer.name)
+        layers[number] = msgspec.structs.replace(layer, sha256=sha256(path))
     changed = msgspec.structs.replace(layered, layers=tuple(layers))
-    found = below(changed, prefix, stack, folder, tmp_path / "layers")
-    assert {*found.taken} == {f"{NAME}.debian", f"{NAME}.build-1"}
-    assert any(cached.OTHER in line for line in lines(found))
+    receipt.write(receipt.path_of(tree, NAME), changed)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    return changed
+
+
+def test_where_the_image_is_damaged_its_layers_are_taken(
+    apart: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    work = planned()
+    assert work.missing == ["image"] and work.is_taken and work.looked_below == FoundBuilds()
+    spoil(folder, NAME)
+    said = build(work, tmp_path, monkeypatch)
+    assert "The image is not taken from there." in said and "Building 1 of 4 layers" in said
+    assert there(work) == TAKEN and work.taken == [] and "Fetching 0 files" in said
+
+
+def test_where_the_image_is_damaged_and_there_are_no_layers_all_is_built(
+    apart: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    spoil(folder, NAME)
+    for path in folder.glob(f"manifests/{NAME}.*"):
+        shutil.rmtree(path)
+    work = planned()
+    assert work.is_taken
+    assert "Fetching 2 files" in build(work, tmp_path, monkeypatch)
+    assert there(work) == BUILT
+
+
+def test_where_the_last_layer_is_damaged_the_one_before_is_taken(
+    apart: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    work = planned(sandbox=True)
+    assert work.to_fetch == ()
+    spoil(folder, f"{NAME}.build-2")
+    said = build(work, tmp_path, monkeypatch)
+    assert "The layer build-2 is not taken from there." in said
+    assert there(work) == {**TAKEN, "build-1": "taken", "build-2": "built"} and "Fetching 2 files" in said
+    assert work.plan.layers[1].image.read_text() == "build-1"
 
 
 def test_a_damaged_layer_leaves_nothing(
-    layered: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
+    apart: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path
 ) -> None:
-    found = below(layered, prefix, stack, folder, tmp_path / "layers")
-    (folder / found.taken[f"{NAME}.build-2"].entry.manifest.object_name).write_bytes(b"x" * len(NAME))
-    said, wanted = io.StringIO(), layer_of(layered, "build-2", tmp_path / "layers")
-    cached.take_layer(found, stack, wanted, Console(file=said, width=500))
+    work = planned(sandbox=True)
+    spoil(folder, f"{NAME}.build-2")
+    layer, said = work.plan.layers[2], io.StringIO()
+    assert not cached.take_layer(work.offers_of([layer]), layer, Console(file=said, width=500))
     assert "The layer build-2 is not taken from there." in said.getvalue()
-    assert [*wanted.image.parent.iterdir()] == [] and cached.noted(wanted.image) is None
+    assert [*layer.image.parent.iterdir()] == [] and cached.noted(layer.image) is None
+
+
+@pytest.mark.parametrize("changes", [{"rebuild": True}, {"again": (NAME,)}, {"unsigned": False, "keys": ("/k.pub",)}])
+def test_what_came_from_a_cache_is_built_again(
+    changes: dict[str, Any], planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is asked for, and where nobody's key has signed it who counts now."""
+    build(planned(sandbox=True), tmp_path, monkeypatch)
+    assert planned().left() == []  # the image as it was left, which is to be verified
+    work = planned(**changes)
+    assert work.missing == ["debian", "build-1", "build-2", "image"]
+    said = build(work, tmp_path, monkeypatch)
+    assert there(work) == BUILT and "Building 4 of 4 layers" in said
+    assert planned(**changes).left() == [] and not any(map(cached.is_noted, work.tree.layers.glob("*.sif")))
+
+
+def test_by_whose_key_a_layer_that_lies_there_was_taken(
+    planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(planned(sandbox=True), tmp_path, monkeypatch)
+    for layer in planned().plan.layers[:3]:
+        if origin := cached.noted(layer.image):
+            note_of(layer.image).write_bytes(msgspec.json.encode(msgspec.structs.replace(origin, key="/theirs.pub")))
+    assert planned(unsigned=False, keys=("/mine.pub", "/theirs.pub")).left() == []
+    assert planned(unsigned=True).left() == []
+    assert len(planned(unsigned=False, keys=("/mine.pub",)).left()) == 4
+    note_of(planned().plan.layers[0].image).write_text("{")  # whose it was cannot be told
+    assert [layer.name for layer in planned(unsigned=False, keys=("/theirs.pub",)).left()] == ["debian", "image"]
+
+
+def test_what_was_built_on_a_layer_from_a_cache_goes_with_it(
+    planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the build that takes its place fails."""
+    shutil.rmtree(folder / f"manifests/{NAME}.build-2")
+    first = planned(sandbox=True)
+    debian, _, build_2, _ = first.plan.layers
+    build(first, tmp_path, monkeypatch)
+    assert there(first) == {"debian": "taken", "build-1": "taken", "build-2": "built", "image": "built"}
+    note_of(debian.image).unlink()  # that one was built here
+    work = planned(rebuild=True)
+    assert work.missing == ["build-1", "build-2", "image"]
+    broken = work.runtime
+    assert broken
+    broken.path.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(BuildFailed):
+        build(work, tmp_path, monkeypatch)
+    assert {*there(work)} == {"debian"}
+    assert not build_2.image.exists() and work.missing == ["build-1", "build-2", "image"]
+
+
+def test_a_manifest_that_calls_a_layer_an_image_is_not_taken_for_either(
+    layered: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path
+) -> None:
+    """Whoever writes a manifest does not decide whether what is taken is noted."""
+    place = Place(named=str(folder))
+    [entry] = [one for one in contents.entries([place])[0] if one.manifest.module == f"{NAME}.build-2"]
+    entry = place.entry(f"{NAME}.build-2/{entry.id}.json")
+    forged = renamed(entry.manifest, f"{NAME}.build-2")
+    (folder / f"manifests/{NAME}.build-2/{entry.id}.json").write_bytes(manifest.packed(forged, b""))
+    work = planned(sandbox=True)
+    assert work.taken_below == ["debian", "build-1"]
+    assert [offer.why_not for offer in work.offers_of([work.plan.layers[2]]).offers] == [(cached.OTHER,)]
+    with pytest.raises(ValueError, match="no manifest of a module or an image"):
+        manifest.read(manifest.packed(renamed(entry.manifest, "other"), b""))
+
+
+def renamed(of: Manifest, stack: str) -> Manifest:
+    """Return a manifest that says that it is of another stack."""
+    lock = msgspec.structs.replace(of.provenance.lock, name=stack)
+    return msgspec.structs.replace(of, provenance=msgspec.structs.replace(of.provenance, lock=lock))
+
+
+def test_a_cache_that_fails_is_asked_once_and_told_once(
+    planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, names = list[str](), Place.names
+
+    def counted(place: Place, module: str = "") -> list[str]:
+        asked.append(module)
+        return names(place, module)
+
+    monkeypatch.setattr(Place, "names", counted)
+    work = planned(at=tmp_path / "none")
+    [line] = [line for line in work.heading() if line.startswith("Cache:")]
+    assert "There is no such folder" in line and asked == [NAME]
+    said = build(work, tmp_path, monkeypatch)
+    assert said.count(f"{work.found.wrong[0]} It is left out.") == 1 and asked == [NAME]
+
+
+def test_what_is_wrong_with_a_layer_in_a_cache_is_said(
+    planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = folder.glob(f"manifests/{NAME}.build-2/*.json")
+    path.write_text("{")
+    work = planned(sandbox=True)
+    assert work.taken_below == ["debian", "build-1"]
+    said = build(work, tmp_path, monkeypatch)
+    assert said.count(f"The manifest {NAME}.build-2/{path.name} cannot be read") == 1
+
+
+def test_nothing_is_offered_where_nothing_is_left_to_do(planned: Callable[..., ImageInstallation]) -> None:
+    assert [one.taken for one in planned().offered] == [True]
+    work = planned()
+    work.image.image.parent.mkdir(parents=True)
+    work.image.image.write_text("built: here")
+    assert work.missing == [] and work.offered == [] and work.looked == FoundBuilds()
+
+
+def test_wheels_are_fetched_only_for_a_layer_that_takes_them(planned: Callable[..., ImageInstallation]) -> None:
+    """The whole list of them stays that of the plan, which is what goes into a bundle."""
+    taken = planned(sandbox=True, offline=True)
+    assert (len(taken.sources), taken.to_fetch) == (2, ())
+    assert not any("torch.whl" in problem.what for problem in taken.problems())
+    built = planned(rebuild=True, offline=True)
+    assert built.to_fetch == built.sources
+    assert any("torch.whl" in problem.what for problem in built.problems())
+    assert "0 of 0 files to fetch" in "\n".join(taken.listing())
 
 
 def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
@@ -431,22 +670,96 @@ def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, fold
     place_of(tree.layers, layers[1].name, layers[1].key).unlink()
     taken_one = msgspec.structs.replace(layered, layers=tuple(layers))
     receipt.write(receipt.path_of(tree, NAME), taken_one)
-    done = sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
-    assert done.left_out == {
+    assert left_out(prefix, folder) == {
         "debian": f"It was taken {origin.shown}.",
-        "build-1": f"It has gone. To build it again: envkit install {NAME} --rebuild",
+        "build-1": "It has gone; build-2, which was built on it, takes its place.",
     }
     assert taken_one.origin == f"the layer debian {origin.shown}"
-    place_of(tree.layers, layers[2].name, layers[2].key).write_text("another")
-    with pytest.raises(EnvironmentDamaged):
-        sharing.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True)
+    last_one = place_of(tree.layers, layers[2].name, layers[2].key)
+    last_one.write_text("another")
+    assert left_out(prefix, folder)["build-2"] == f"It was built anew since; {NAME} was built on the one before."
+    last_one.unlink()
+    again = f"envkit install {NAME} --rebuild --prefix {prefix.root}"
+    gone = f"It has gone. To build it again: {again}"
+    assert {name: why for name, why in left_out(prefix, folder).items() if name != "debian"} == {
+        "build-1": gone, "build-2": gone,
+    }  # fmt: skip
+    layers[0] = msgspec.structs.replace(layers[0], cached=None, sha256="")  # as of an earlier envkit
+    receipt.write(receipt.path_of(tree, NAME), msgspec.structs.replace(layered, layers=tuple(layers)))
+    unsaid = f"The receipt does not say which file it was. To build on it again: {again}"
+    assert left_out(prefix, folder)["debian"] == unsaid
+
+
+def left_out(prefix: Prefix, folder: Path) -> dict[str, str]:
+    """Push an image with its layers; return which layers were not pushed, and why."""
+    return cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True).left_out
+
+
+def test_a_debian_of_another_mirror_is_built(planned: Callable[..., ImageInstallation]) -> None:
+    """What is built on it takes packages from there."""
+    work = planned(mirror="http://other/debian", sandbox=True)
+    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "image"])
+    why = f"{NAME}.debian: {cached.OTHER}"
+    assert any(line.startswith("Cache:    not ") and line.endswith(why) for line in work.heading())
+
+
+def test_a_debian_that_does_not_say_its_mirror_is_not_pushed(
+    layered: ImageReceipt, prefix: Prefix, folder: Path
+) -> None:
+    Path(layered.runtime).write_text("#!/bin/sh\nexit 1\n")
+    [(name, why)] = left_out(prefix, folder).items()
+    assert name == "debian" and why.startswith("Which mirror it is from cannot be read in ")
+
+
+def test_from_a_ci_layers_stay_that_the_image_was_not_built_on(
+    layered: ImageReceipt, planned: Callable[..., ImageInstallation], prefix: Prefix, folder: Path, tmp_path: Path
+) -> None:
+    """The image was taken from there, by a job that has layers of an earlier build."""
+    place = Place(named=str(folder))
+    [entry] = [one for one in contents.entries([place])[0] if one.manifest.module == NAME]
+    origin = receipt.Cached(place=str(folder), id=entry.id, host="h", built="b", key="")
+    receipt.write(receipt.path_of(Tree(root=Path(layered.tree)), NAME), msgspec.structs.replace(layered, cached=origin))
+    before, job = place.names(), Ci(kind="GitHub", repository="r", commit="c", run="u")
+    done = cache_push.push(prefix, NAME, place, None, job, has_layers=True)
+    assert [(build.module, build.sent) for build in done.builds] == [(NAME, False)] and place.names() == before
+    assert {*done.left_out.values()} == {f"The image itself was taken {origin.shown}, and not built on it."}
+    work, said = planned(), Console(file=io.StringIO())
+    for layer in work.plan.layers[:-1]:
+        layer.image.parent.mkdir(parents=True, exist_ok=True)
+        layer.image.write_text("built: here")
+    assert all(work.built(layer).sha256 for layer in work.plan.layers[:-1])
+    taken = cached.take(work.looked, tmp_path / "layers", said)
+    assert taken
+    work.taken.append(taken)
+    assert not any(work.built(layer).sha256 for layer in work.plan.layers[:-1])
+
+
+def test_a_folder_is_not_pushed(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
+    receipt.write(
+        receipt.path_of(Tree(root=Path(layered.tree)), NAME), msgspec.structs.replace(layered, sha256="", size=0)
+    )
+    with pytest.raises(UsageProblem) as refused:
+        left_out(prefix, folder)
+    assert "--sandbox" in refused.value.why and "without --sandbox" in refused.value.fix
+
+
+def test_names_are_looked_at_before_anything_is_sent(
+    layered: ImageReceipt, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag has 128 characters, 65 of which are for the key."""
+    monkeypatch.setattr(oci, "LONGEST", 65 + len(NAME))
+    assert oci.refuses(NAME) == "" and f"at most {len(NAME)} letters" in oci.refuses(f"{NAME}.build-2")
+    monkeypatch.setattr(oci, "Reached", lambda _: pytest.fail("the registry was asked"))
+    with pytest.raises(HostProblem, match=rf"^{NAME}\.debian cannot be put into oci://host/cache\.$") as refused:
+        cache_push.push(prefix, NAME, Place(named="oci://host/cache"), None, has_layers=True)
+    assert "shorter name" in refused.value.fix
 
 
 def test_a_cache_tells_of_a_layer(
     layered: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    id_of = {entry.manifest.module: entry.id for entry in sharing.entries([Place(named=str(folder))])[0]}
+    id_of = {entry.manifest.module: entry.id for entry in contents.entries([Place(named=str(folder))])[0]}
     assert run(["cache", "show", id_of[f"{NAME}.build-1"], str(folder)]) == 0
     shown = capsys.readouterr().out
     assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111" in shown
-    assert sharing.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()
+    assert contents.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()

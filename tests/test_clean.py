@@ -20,7 +20,7 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built
 from envkit.install import cleaning
 from envkit.machine.host import Platform
-from envkit.sources.cache import SourceCache
+from envkit.sources.source_cache import SourceCache
 
 Install = Callable[..., ModuleReceipt]
 Output = pytest.CaptureFixture[str]
@@ -118,6 +118,19 @@ def test_all_goes_but_environments_and_what_is_foreign(full: Prefix, tree: Tree,
     assert not (tree.software / "Old").exists() and receipt.built(tree, "Old/1") is None
     assert not (tmp_path / "cache/envkit/ccache").exists() and not (full.logs / f"other-{DATED}").exists()
     assert run(["show", "toy", "--prefix", str(full.root)]) == 0
+
+
+def test_a_layer_and_what_says_where_it_is_from_are_one(full: Prefix, tree: Tree, capsys: Output) -> None:
+    """A note is as much older as the download took."""
+    layer = tree.layers / f"debian-{'0' * 20}.sif"
+    note, lone = layer.with_suffix(".json"), tree.layers / f"build-1-{'1' * 20}.json"
+    for path in (note, lone):
+        path.write_text("{}")
+        os.utime(path, (1, 1))
+    told(capsys, "layers", "--older-than", "1d", "--yes", prefix=full)
+    assert layer.exists() and note.exists() and not lone.exists()
+    told(capsys, "layers", "--yes", prefix=full)
+    assert not layer.exists() and not note.exists()
 
 
 def test_a_dry_run_removes_nothing(full: Prefix, tmp_path: Path, capsys: Output) -> None:

@@ -154,6 +154,21 @@ def test_help_is_a_command_too(words: str, capsys: Output) -> None:
     assert run(["help", "nothing"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("doctor", "Ends with 0 if at least one method works, wholly or in part, otherwise with 3."),
+        ("list", "the first that is set of $ENVKIT_PREFIX, $EBU_USER_PREFIX, your configuration; else ~/.local/"),
+        ("job pbs", "--queue Q The queue. "),
+        ("job slurm", "--partition P The partition. "),
+        ("verify", "if it has Horovod; else the default of your configuration; else the only one installed."),
+    ],
+)
+def test_help_says_what_the_pages_say(words: str, said: str, capsys: Output) -> None:
+    assert run([*words.split(), "--help"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_unknown_method(capsys: Output) -> None:
     assert run(["install", "--method", "spack"]) == 2
     assert "'spack' is not one of 'auto', 'easybuild'" in capsys.readouterr().err

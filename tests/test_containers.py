@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.apptainer import definition_file, layers
+from envkit.apptainer import definition_file, image_plan
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
 
@@ -58,15 +58,15 @@ def test_stages_agree_on_their_arguments(path: Path) -> None:
 def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None:
     if machine not in stack.machines:
         return
-    wanted = layers.ImageRecipe(
+    wanted = image_plan.ImageRecipe(
         name=stack.name,
         recipe=stack.recipe,
         arguments=stack.arguments,
         own={"PROBE": str(FOLDER)},
-        base=layers.Base(bootstrap="docker", reference=""),
+        base=image_plan.Base(bootstrap="docker", reference=""),
         machine=machine,
     )
-    found = layers.plan(wanted, Path("/layers")).sources
+    found = image_plan.plan(wanted, Path("/layers")).sources
     assert all(source.sha256 and source.project for source in found)
     names = [source.filename for source in found]
     assert len(names) == len(set(names))

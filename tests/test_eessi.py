@@ -27,7 +27,7 @@ from envkit import cli
 from envkit.cli import envkit
 from envkit.commands.enter import asked_for
 from envkit.eessi import access, binds, entry, image, listing, prefetch, release, repositories, servers, sessions
-from envkit.eessi import cache as cache_of_session
+from envkit.eessi import client_cache as cache_of_session
 from envkit.eessi.release import Release
 from envkit.errors import ConfigInvalid, DiskFull, HostProblem, SourcesMissing, UsageProblem
 from envkit.inside import nearest
@@ -427,6 +427,18 @@ def test_a_session_whose_local_copy_lies_in_the_current_folder_is_refused(curren
 
 def test_the_ways_that_there_are_each_have_a_probe() -> None:
     assert list(access.PROBES) == list(access.Access)
+
+
+def test_only_who_has_named_a_way_is_told_to_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = {way: access.Probe(access=way, problem=symptom("not-mounted", path="/cvmfs/x")) for way in access.Access}
+    monkeypatch.setattr(access, "PROBES", {way: lambda _wanted, probe=probe: probe for way, probe in probes.items()})
+    wanted = access.AccessRequest(version="2023.06", copy=None, env={})
+    with pytest.raises(HostProblem) as none:
+        access.select(wanted, None)
+    assert "native: /cvmfs/x is not mounted" in none.value.why and "--access" not in f"{none.value.why}{none.value.fix}"
+    with pytest.raises(HostProblem) as forced:
+        access.select(wanted, access.Access.NATIVE)
+    assert forced.value.fix.endswith("or use another way. Leave --access out to take the first way that works.")
 
 
 # of eessi_container.sh, as its --help has them

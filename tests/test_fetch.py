@@ -22,8 +22,8 @@ import pytest
 from envkit.doctor import questions
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
 from envkit.sources import connection
-from envkit.sources.cache import recheck
 from envkit.sources.fetch import Answers, FetchEvent, FetchState, Source, ask, fetch, missing
+from envkit.sources.source_cache import recheck
 from envkit.system.files import identity
 
 pytestmark = pytest.mark.integration
@@ -818,7 +818,7 @@ def test_full_disk_stops_the_fetch_with_one_message(site: Site, cache: Path, mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     site.files["/a.whl"] = TORCH
-    monkeypatch.setattr("envkit.sources.cache.os.fsync", full)
+    monkeypatch.setattr("envkit.sources.source_cache.os.fsync", full)
     with pytest.raises(DiskFull) as caught:
         get(cache, source("a.whl", TORCH, None, (site.url,)))
     assert "a.whl" in caught.value.what

@@ -49,7 +49,7 @@ ORDER = (
     "system",
     "errors",
 )
-STARTS_PROGRAMS = {"__main__", "system.process", "system.supervise", "system.namespace", "inside.probe.watch"}
+STARTS_PROGRAMS = {"__main__", "system.process", "system.supervise", "system.mount_namespace", "inside.probe.watch"}
 LOOKED_AT = {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -60,7 +60,7 @@ IMPORTING = re.compile(r"^(import|from) \w", re.MULTILINE)
 PROBE = sorted(name for name in FILES if name.startswith("inside.probe."))
 MODULES = sorted(set(FILES) - set(PROBE))
 FOREIGN = [name for name in FILES if name.startswith("inside.")]
-FOREIGN += ["system.supervise", "system.namespace", "system.cvmfs_messages", "integrations.reframe_tests"]
+FOREIGN += ["system.supervise", "system.mount_namespace", "system.cvmfs_messages", "integrations.reframe_tests"]
 
 
 @cache
@@ -164,7 +164,9 @@ def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at()
         }
         allowed = {*sys.stdlib_module_names, *(LOOKED_AT if module in PROBE else ())}
         allowed |= {"envkit"} if module == "inside.image_facts" else set()  # how flags are read, where Python is 3.10
-        allowed |= {"envkit"} if module == "system.namespace" else set()  # what a client's words mean, of the same kind
+        allowed |= (
+            {"envkit"} if module == "system.mount_namespace" else set()
+        )  # what a client's words mean, of the same kind
         allowed |= {"pytest"} if module == "inside.upstream_rank" else set()
         allowed |= {"reframe"} if module == "integrations.reframe_tests" else set()
         foreign += [f"{module} imports {name}" for name in sorted(absolute - allowed)]
@@ -222,7 +224,11 @@ def test_no_shell_reads_a_command() -> None:
 def test_the_own_process_is_left_as_it_is() -> None:
     changing = {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
     changed = []
-    for module in FILES.keys() - {"system.namespace", "system.umask", "inside.upstream_rank"}:  # a process of its own
+    for module in FILES.keys() - {
+        "system.mount_namespace",
+        "system.umask",
+        "inside.upstream_rank",
+    }:  # a process of its own
         changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in changing]
         changed += [
             f"{module}:{node.lineno}"

@@ -9,10 +9,10 @@ import pytest
 
 from envkit.errors import HostProblem
 from envkit.sources.addresses import redact, shown, without_login, without_logins
-from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
 from envkit.sources.index import candidates, whole_url
 from envkit.sources.pipconfig import PipSettings, default_index, pip_settings
+from envkit.sources.source_cache import Source
 
 BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/proc/nonexistent"}
 

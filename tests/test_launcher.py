@@ -10,7 +10,7 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
-from envkit.launch import image_launch, launcher, srun_mpi
+from envkit.launch import hosts, image_launch, launcher, srun_mpi
 from envkit.launch.launcher import LaunchRequest
 from envkit.launch.table import table
 from envkit.machine.host import cores, physical_cores
@@ -50,12 +50,14 @@ def test_on_one_machine_the_launcher_of_the_mpi(mpi: Mpi | None, ranks: int, arg
 
 
 HOSTS = (("a", 2), ("b", 1))
+OF_GPUS = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4"}
 
 
 @pytest.mark.parametrize(
     ("mpi", "argv"),
     [
-        (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1 --bind-to none"),
+        (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1 --map-by slot --oversubscribe --bind-to none"),
+        (OPEN_MPI_5, "mpirun -np 3 --host a:2,b:1 --map-by slot:OVERSUBSCRIBE --bind-to none"),
         (MPICH, "mpiexec -n 3 -hosts a:2,b:1"),
         (INTEL, "mpiexec -n 3 -hosts a,a,b -ppn 1"),
         (CRAY, "mpiexec -n 3 --hosts a,b --ppn 2"),
@@ -93,9 +95,9 @@ def test_each_rank_has_the_threads_of_its_share_of_the_cores(
 ) -> None:
     monkeypatch.setattr(launcher, "physical_cores", lambda: 8)
     assert launcher.threads(LaunchRequest(ranks=ranks, nodes=nodes), env) == {"OMP_NUM_THREADS": threads}
-    hosts = LaunchRequest(ranks=3, hosts=(("a", 2), ("b", 1)))
+    named = LaunchRequest(ranks=3, hosts=(("a", 2), ("b", 1)))
     if not env:
-        assert launcher.threads(hosts, env) == {"OMP_NUM_THREADS": "4"}
+        assert launcher.threads(named, env) == {"OMP_NUM_THREADS": "4"}
 
 
 def test_a_core_with_two_threads_is_one() -> None:
@@ -148,32 +150,39 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
 
 
 @pytest.mark.parametrize(
-    ("mpi", "argv"),
+    ("mpi", "nodes", "argv"),
     [
-        (OPEN_MPI_4, "mpirun -np 4 --host n1:2,n2:2 --bind-to none"),
-        (INTEL_OLD, "mpiexec -n 4 -hosts n1,n1,n2,n2 -ppn 1"),
+        (OPEN_MPI_4, 2, "mpirun -np 4 --host n1:2,n2:2 --map-by slot --oversubscribe --bind-to none"),
+        (OPEN_MPI_4, None, "mpirun -np 4 --host n1:2,n2:1,n3:1 --map-by slot --oversubscribe --bind-to none"),
+        (INTEL_OLD, 2, "mpiexec -n 4 -hosts n1,n1,n2,n2 -ppn 1"),
+        (MPICH, None, "mpiexec -n 4 -hosts n1:2,n2:1,n3:1"),
     ],
 )
-def test_the_own_launcher_fills_as_many_nodes_of_a_slurm_job_as_were_asked_for(
-    mpi: Mpi, argv: str, slurm: Callable[[str], None], fake: Fake
+def test_the_own_launcher_is_told_the_hosts_of_a_slurm_job(
+    mpi: Mpi, nodes: int | None, argv: str, slurm: Callable[[str], None], fake: Fake
 ) -> None:
     slurm("none")
     scontrol = fake("scontrol", "printf 'n1\\nn2\\nn3\\n'")
     env = {**JOB, "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "PATH": str(scontrol.parent)}
-    assert words(mpi, LaunchRequest(ranks=4, nodes=2), env) == argv
-    assert "n1" not in words(mpi, LaunchRequest(ranks=4), env)
+    assert words(mpi, LaunchRequest(ranks=4, nodes=nodes), env) == argv
+    assert "n1" not in words(mpi, LaunchRequest(ranks=4), {**env, "SLURM_JOB_NUM_NODES": "1"})
 
 
 @pytest.mark.parametrize(
-    ("said", "exported"), [("NONE", ["--export=ALL"]), ("NIL", ["--export=ALL"]), ("ALL,A=1", []), ("", [])]
+    ("said", "passed_on"),
+    [("NONE", "ALL"), ("NIL", "ALL"), ("PATH,JUPYTERHUB_API_TOKEN", "ALL"), ("ALL,A=1", "ALL,A=1"), ("all", "all")],
 )
-def test_what_sbatch_was_told_to_keep_from_the_ranks_they_get_all_the_same(
-    said: str, exported: list[str], slurm: Callable[[str], None]
-) -> None:
-    """The environment is entered before srun."""
-    slurm("pmix")
-    argv = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4), {**JOB, "SLURM_EXPORT_ENV": said}).argv
-    assert [word for word in argv if word.startswith("--export")] == exported
+def test_what_sbatch_was_told_to_keep_from_the_ranks_they_get_all_the_same(said: str, passed_on: str) -> None:
+    """The environment is entered before srun, or before mpirun, which calls it."""
+    assert launcher.variables({"SLURM_EXPORT_ENV": said})["SLURM_EXPORT_ENV"] == passed_on
+    assert "SLURM_EXPORT_ENV" not in launcher.variables({})
+
+
+def test_ranks_do_not_get_the_cpus_and_the_terminal_of_the_shell_that_starts_them() -> None:
+    own = {"SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_PTY_PORT": "34889"}
+    passed_on = launcher.variables({**own, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290"})
+    assert not own.keys() & passed_on.keys()
+    assert launcher.variables({"SLURM_CPU_BIND": "none"})["SLURM_CPU_BIND"] == "none"  # a batch script's own
 
 
 def test_a_rank_that_fails_ends_the_others_where_that_is_asked_for(slurm: Callable[[str], None]) -> None:
@@ -381,9 +390,9 @@ def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fak
 @pytest.mark.parametrize(
     ("mpi", "nodes", "argv"),
     [
-        (OPEN_MPI_4, None, "mpirun -np 3 --host n1:2,n2:2 --bind-to none"),
-        (MPICH, 2, "mpiexec -n 3 -hosts n1:2,n2:2"),
-        (None, None, "horovodrun -np 3 -H n1:2,n2:2"),
+        (OPEN_MPI_4, None, "mpirun -np 3 --host n1:2,n2:1 --map-by slot --oversubscribe --bind-to none"),
+        (MPICH, 2, "mpiexec -n 3 -hosts n1:2,n2:1"),
+        (None, None, "horovodrun -np 3 -H n1:2,n2:1"),
     ],
 )
 def test_in_a_pbs_job_the_launcher_is_told_the_hosts(
@@ -427,6 +436,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
     """The settings of a job in which there is a launcher that only the table names."""
     whole = {**table(), "launcher": {**table()["launcher"], "toyrun": TOY}}
     monkeypatch.setattr(launcher, "table", lambda: whole)
+    monkeypatch.setattr(hosts, "table", lambda: whole)
     return {"PATH": str(fake("toyrun", "exit 0").parent), "TOY_JOB": "7"}
 
 
@@ -538,16 +548,16 @@ def test_why_a_launcher_was_chosen(mpi: Mpi | None, wanted: LaunchRequest, env: 
 )
 def test_a_slurm_job_has_room_for_its_tasks_or_its_cpus(tasks: str, cpus: str, slots: int) -> None:
     env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": tasks, "SLURM_JOB_CPUS_PER_NODE": cpus}
-    assert launcher.slurm_slots(env) == slots
-    assert launcher.slurm_slots({**env, "SLURM_JOB_ID": ""}) == 0
+    assert hosts.slurm_slots(env) == slots
+    assert hosts.slurm_slots({**env, "SLURM_JOB_ID": ""}) == 0
 
 
 @pytest.mark.parametrize(
     ("ranks", "nodes", "argv"),
     [
         (3, None, "horovodrun -np 3 -H n1:1,n2:1,n3:1"),
-        (4, None, "horovodrun -np 4 -H n1:2,n2:2,n3:2"),
-        (3, 2, "horovodrun -np 3 -H n1:2,n2:2"),
+        (4, None, "horovodrun -np 4 -H n1:2,n2:1,n3:1"),
+        (3, 2, "horovodrun -np 3 -H n1:2,n2:1"),
         (1, 1, "horovodrun -np 1"),
     ],
 )
@@ -555,6 +565,22 @@ def test_the_hosts_of_a_pbs_job_get_even_slots(ranks: int, nodes: int | None, ar
     (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
     env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
     assert words(None, LaunchRequest(ranks=ranks, nodes=nodes), env) == argv
+
+
+def test_the_hosts_of_a_pbs_job_have_the_slots_that_it_lists(tmp_path: Path) -> None:
+    """Chunks may differ: select=1:mpiprocs=6+1:mpiprocs=2."""
+    (tmp_path / "nodes").write_text("n1\n" * 6 + "n2\n" * 2)
+    env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    assert hosts.ranks(env) == 8 and hosts.nodes(env) == 2
+    assert words(None, LaunchRequest(ranks=8), env) == "horovodrun -np 8 -H n1:6,n2:2"
+    assert words(None, LaunchRequest(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
+
+
+def test_launchers_ask_lsf_for_the_hosts(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1\nn1\nn2\nn2\n")
+    env = {"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "4", "LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")}
+    assert hosts.nodes(env) == 2
+    assert not launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4), env).remote
 
 
 @pytest.mark.parametrize("user", [0, 1000])
@@ -575,21 +601,27 @@ def test_ranks_get_nothing_that_another_launch_has_left(user: int, monkeypatch: 
         ({"PBS_JOBID": "1.pbs", "PBS_NP": "6"}, 6),
         ({"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "3"}, 3),
         ({"PBS_JOBID": "1.pbs"}, 2),
+        ({"PBS_JOBID": "1.pbs", "PBS_NODEFILE": "/nonexistent"}, 2),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "4"}, 8),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3"}, 3),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"}, 2),
+        ({**OF_GPUS, "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}, 8),
+        ({**OF_GPUS, "SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, 2),
     ],
 )
 def test_as_many_ranks_as_the_scheduler_granted(env: Mapping[str, str], ranks: int) -> None:
-    assert launcher.ranks_here(env) == ranks
+    assert hosts.ranks(env) == ranks
 
 
 def test_hosts_are_read() -> None:
-    assert launcher.parse_hosts("node1:2, node-2.site,n3:10") == (("node1", 2), ("node-2.site", 1), ("n3", 10))
-    assert launcher.parse_hosts("") == ()
+    assert hosts.parse("node1:2, node-2.site,n3:10") == (("node1", 2), ("node-2.site", 1), ("n3", 10))
+    assert hosts.parse("") == ()
 
 
 @pytest.mark.parametrize("text", ["a:0", "a:b", "-x", "a b", "a:1:2", "a;b"])
 def test_what_is_no_host(text: str) -> None:
     with pytest.raises(UsageProblem, match="is no host"):
-        launcher.parse_hosts(text)
+        hosts.parse(text)
 
 
 def test_what_open_mpi_wants_from_root_is_given_to_root_only() -> None:

@@ -8,6 +8,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
+from envkit.apptainer.image_plan import note_of
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
@@ -169,6 +170,14 @@ def test_layers_go_unless_another_image_was_made_of_them(
     remove(prefix, "toy-image", dependencies=True)
     assert layers(tree) == ["build-1-c1", "debian-a1"]
     assert list(installed.installed(prefix)) == [other]
+
+
+def test_what_says_where_a_layer_is_from_goes_with_it(install_image: InstallImage, prefix: Prefix, tree: Tree) -> None:
+    install_image(debian="a1")
+    [layer] = tree.layers.iterdir()
+    note_of(layer).write_text("{}")
+    remove(prefix, "toy-image", dependencies=True)
+    assert [*tree.layers.iterdir()] == []
 
 
 def test_an_image_that_is_a_folder(install_image: InstallImage, prefix: Prefix) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from envkit.config.keys import KEYS
 from envkit.planning.stack import stacks
 from envkit.system.resources import recipes
 
@@ -34,6 +35,24 @@ def test_readme_has_the_table(support: ModuleType) -> None:
         assert f"| `{stack.name}` |" in support.table()
     with pytest.raises(ValueError, match="0 times"):
         support.written("no marks", "support")
+
+
+def test_the_options_of_install_and_job_and_the_keys_are_all_told(support: ModuleType) -> None:
+    """Those that help shows, with the commands of job that take them; what is code in the help is code in the table."""
+    assert "| `--cli [1\\|2]` | The version of runai. Default: what is on PATH, else 2. | runai |\n" in support.of_job()
+    assert "| `-n, --ranks N` | How many ranks in all, instead of `--ranks-per-node`. | all |\n" in support.of_job()
+    assert "| slurm |\n" in next(row for row in support.of_job().splitlines(keepends=True) if "--array" in row)
+    assert "| `--sandbox` | Make an image a folder, which can be changed. | images |\n" in support.of_install()
+    assert support.in_code("see 'envkit show NAME --lock' or --from; $HOME") == (
+        "see `envkit show NAME --lock` or `--from`; `$HOME`"
+    )
+    told = {row.split("`")[1]: row.rsplit("| ", 1)[1] for row in support.keys().splitlines() if "`" in row}
+    assert told == {name: "yes |" if key.in_project else "no |" for name, key in KEYS.items()}
+
+
+def test_a_test_of_horovod_fails_for_a_known_cause_where_one_fails(support: ModuleType) -> None:
+    assert "| 398 pass, 0 fail |\n" in support.table()
+    assert "| 396 pass, 2 fail for a known cause |\n" in support.table()
 
 
 def test_each_fate_of_a_feature_is_told(support: ModuleType) -> None:

@@ -190,7 +190,8 @@ def verify(
     from envkit.api.conversion import verified
     from envkit.errors import UsageProblem
     from envkit.inside.probe.started import detect
-    from envkit.launch.launcher import LaunchRequest, parse_hosts, ranks_here
+    from envkit.launch import hosts as of_job
+    from envkit.launch.launcher import LaunchRequest
     from envkit.methods import installed
     from envkit.verify import launch, options, target
 
@@ -209,8 +210,8 @@ def verify(
         baseline=Path(baseline) if baseline is not None else None,
         tolerance=tolerance,
     )
-    parsed_hosts = parse_hosts(hosts)
-    number = ranks or sum(slots for _, slots in parsed_hosts) or ranks_here(os.environ)
+    parsed_hosts = of_job.parse(hosts)
+    number = ranks or sum(slots for _, slots in parsed_hosts) or of_job.ranks(os.environ)
     with stopped_by_ctrl_c():
         goal = target.find(environment, worded(prefix), framework)
         if goal.receipt is not None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from envkit import diagnose
-from envkit.apptainer import layers
+from envkit.apptainer import image_plan
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
-from envkit.apptainer.layers import Layer, note_of
+from envkit.apptainer.image_plan import Layer, note_of
 from envkit.environments import trust
 from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
@@ -56,7 +56,6 @@ class LayerBuild:
         tail = LogTail(log)
         shown.on({"event": "begin", "module": layer.name})
         discard(partial)  # of a process that had this number, and was killed
-        discard(note_of(layer.image))
 
         def watch() -> None:
             for line in tail.new():
@@ -81,7 +80,7 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                status = layers.build(
+                status = image_plan.build(
                     self.runtime.path,
                     self.words(is_image),
                     layer,
@@ -101,6 +100,7 @@ class LayerBuild:
             if is_image:
                 self.seal(partial)
             replace(partial, layer.image)
+            discard(note_of(layer.image))  # of what it takes the place of
         except Interrupted as stopped:
             stopped.why = f"The layer {layer.name} was being built; nothing of the build goes on."
             stopped.fix = f"Run the same command again: it resumes. Log: {log}"
@@ -120,7 +120,7 @@ class LayerBuild:
 
     def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
-        if layers.content(image) != layer.key:
+        if image_plan.content(image) != layer.key:
             what = f"{self.request.source} was changed while it was taken over."
             raise RecipeInvalid(what=what, fix=AGAIN)
 

@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.apptainer.build import make_own
-from envkit.apptainer.layers import Layer, note_of
+from envkit.apptainer.image_plan import IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import layer_name
 from envkit.cache.offers import FoundBuilds, Offer, judged
@@ -34,55 +34,46 @@ from envkit.system.files import discard, read, replace, sha256, write
 OTHER = "it was made from another recipe, other arguments, patches or base, or by another envkit"
 
 
-def find_images(request: Request, stack: Stack, image: Layer, machine: str, caches: Caches) -> FoundBuilds:
-    """Look for the image that a plan ends in. A server is not asked without a network, nor any for what is not ours."""
-    if request.sign or request.sandbox:  # no cache has one like that
-        return FoundBuilds()
-    return find(request, stack, stack.name, image, machine, caches)
+def name_of(stack: Stack, layer: Layer) -> str:
+    """Return what caches call a layer, or the image that is the last."""
+    return stack.name if layer.name == IMAGE else layer_name(stack.name, layer.name)
 
 
-def find_layers(
-    request: Request, stack: Stack, wanted: Sequence[Sequence[Layer]], machine: str, caches: Caches
-) -> FoundBuilds:
-    """Look for layers, each chain of which is built one on the other: of each the last that a cache has."""
-    offers, wrong = list[Offer](), list[str]()
-    for chain in wanted:
-        for layer in reversed(chain):
-            found = find(request, stack, layer_name(stack.name, layer.name), layer, machine, caches)
-            offers += found.offers
-            wrong += found.wrong
-            if found.taken:
-                break
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(dict.fromkeys(wrong)))
+def find(request: Request, stack: Stack, layers: Sequence[Layer], machine: str, caches: Caches) -> FoundBuilds:
+    """Look for the image of a plan and the layers below it by what caches call them, for those first that fit.
 
-
-def find(request: Request, stack: Stack, name: str, layer: Layer, machine: str, caches: Caches) -> FoundBuilds:
-    """Look for an image or a layer by what caches call it, for those first that fit."""
+    A server is not asked without a network, nor any place for what is not ours. No cache has an image that is a folder,
+    or that is itself signed.
+    """
     is_own = bool(stack.recipe) and not (request.source or request.dockerfile)
     if not caches.places or not is_own or request.rebuild or request.again:
         return FoundBuilds()
+    is_whole = not (request.sign or request.sandbox)
+    wanted = {name_of(stack, layer): layer for layer in layers if is_whole or layer.name != IMAGE}
     offers, wrong = list[Offer](), list[str]()
     for place in caches.kept:
         if place.is_remote and request.offline:
             continue
+        names = list[str]()
         try:
-            names = place.names(name)
+            for name in wanted:
+                names += place.names(name)
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
-            continue
         for entry in place.entries(names, wrong):
-            if entry.manifest.module == name:
+            if layer := wanted.get(entry.manifest.module):
                 offers.append(judged(entry, [*unfit(entry, layer, machine)], caches))
     order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
 
 def unfit(entry: SignedManifest, layer: Layer, machine: str) -> Iterator[str]:
     """Yield why an image or a layer is not that which would be built, or cannot run on this machine."""
     yield from fit.of_image(entry.manifest, machine, binaries.features())
-    if entry.manifest.part.sha256 != layer.key:
+    if entry.manifest.part.sha256 != layer.shared_key or entry.manifest.is_layer != (layer.name != IMAGE):
         yield OTHER
 
 
@@ -125,21 +116,22 @@ def take(looked: FoundBuilds, layers: Path, console: Console) -> TakenImage | No
 
     What is bad is said in a line, and leaves nothing. Raises Interrupted, OSError.
     """
-    for text in looked.wrong:
-        say(console, f"{text} It is left out.")
     fitting = [TakenImage(offer=offer, image=layers / f"taken-{offer.entry.id[:20]}.sif") for offer in fit_of(looked)]
-    return first(fitting, "image", console)
+    return next((taken for taken in fitting if is_put(taken, IMAGE, console)), None)
 
 
-def take_layer(looked: FoundBuilds, stack: Stack, layer: Layer, console: Console) -> None:
-    """Put a layer of a cache where it would be built, if one fits, with a note of where it is from.
+def take_layer(looked: FoundBuilds, layer: Layer, console: Console) -> bool:
+    """Put a layer of a cache where it would be built, if one fits, with a note of where it is from; say whether it is.
 
     What is bad is said in a line, and leaves nothing. Raises Interrupted, OSError.
     """
-    name = layer_name(stack.name, layer.name)
-    fitting = [offer for offer in fit_of(looked) if offer.entry.manifest.module == name]
-    if first([TakenImage(offer=offer, image=layer.image) for offer in fitting], layer.name, console) is None:
+    for taken in [TakenImage(offer=offer, image=layer.image) for offer in fit_of(looked)]:
+        layer.image.parent.mkdir(parents=True, exist_ok=True)
+        write(note_of(layer.image), msgspec.json.encode(taken.origin))  # before the layer is seen
+        if is_put(taken, layer.name, console):
+            return True
         discard(note_of(layer.image))
+    return False
 
 
 def fit_of(looked: FoundBuilds) -> list[Offer]:
@@ -147,27 +139,27 @@ def fit_of(looked: FoundBuilds) -> list[Offer]:
     return [offer for offer in looked.offers if not offer.why_not]
 
 
-def first(fitting: Sequence[TakenImage], name: str, console: Console) -> TakenImage | None:
-    """Take the first of some images, or of one layer, that is as it should be; None if none is."""
-    called = "the image" if name == "image" else f"the layer {name}"
-    for taken in fitting:
-        entry, origin = taken.offer.entry, taken.origin
-        try:
-            with process.interruptible():
-                if entry.manifest.is_layer:  # before it is seen
-                    taken.image.parent.mkdir(parents=True, exist_ok=True)
-                    write(note_of(taken.image), msgspec.json.encode(origin))
-                put(entry, taken.image, name, console)
-        except CacheInvalid as error:
-            say(console, f"{error.what} {error.why} {called.capitalize()} is not taken from there.")
-            continue
-        except Interrupted as stopped:
-            stopped.why = f"{called.capitalize()} was being taken from {entry.place.shown}."
-            stopped.fix = "Run the same command again."
-            raise
-        say(console, f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}.")
-        return taken
-    return None
+def is_put(taken: TakenImage, name: str, console: Console) -> bool:
+    """Put an image or a layer of a cache in its place; say whether it is as it should be. Raises Interrupted."""
+    called = "the image" if name == IMAGE else f"the layer {name}"
+    origin = taken.origin
+    try:
+        with process.interruptible():
+            put(taken.offer.entry, taken.image, name, console)
+    except CacheInvalid as error:
+        say(console, f"{error.what} {error.why} {called.capitalize()} is not taken from there.")
+        return False
+    except Interrupted as stopped:
+        stopped.why = f"{called.capitalize()} was being taken from {origin.place}."
+        stopped.fix = "Run the same command again."
+        raise
+    say(console, f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}.")
+    return True
+
+
+def is_noted(layer: Path) -> bool:
+    """Say whether a layer was taken from a cache, also where it cannot be told from which."""
+    return os.path.lexists(note_of(layer))
 
 
 def noted(layer: Path) -> Cached | None:

@@ -15,12 +15,11 @@ from rich.console import Console
 
 from envkit import __version__
 from envkit.apptainer import cached
-from envkit.apptainer.build import LayerBuild, temporary_folder
+from envkit.apptainer.build import WHEELS, LayerBuild, temporary_folder
 from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
-from envkit.apptainer.layers import DEBIAN, ImagePlan, Layer, note_of, place_of
+from envkit.apptainer.image_plan import DEBIAN, ImagePlan, Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache.manifest import layer_name
 from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines
 from envkit.cache.place import NOWHERE, Caches
 from envkit.environments import receipt, replaced
@@ -51,8 +50,8 @@ DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 class ImageInstallation:
     """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one.
 
-    ``caches`` may have it; ``taken`` is what was taken from one, once it was. ``probed`` is what this machine lacks for
-    any image, ``unbuildable`` for one that is built.
+    ``caches`` may have it; ``taken`` is what was taken from one, once it was, and ``bad`` are the builds, by their ids,
+    that could not be. ``probed`` is what this machine lacks for any image, ``unbuildable`` for one that is built.
     """
 
     request: Request
@@ -66,6 +65,7 @@ class ImageInstallation:
     unbuildable: tuple[Problem, ...] = ()
     caches: Caches = NOWHERE
     taken: list[cached.TakenImage] = field(default_factory=list)
+    bad: set[str] = field(default_factory=set)
 
     @property
     def is_taken(self) -> bool:
@@ -94,28 +94,52 @@ class ImageInstallation:
 
     @property
     def sources(self) -> Sequence[Source]:
-        """The files that pip takes; none for an image that is taken from a cache."""
-        return () if self.is_taken else self.plan.sources
+        """Every file that pip takes, whatever is left to be built."""
+        return self.plan.sources
+
+    @property
+    def to_fetch(self) -> Sequence[Source]:
+        """The files that pip takes for what is left to be built: none where no layer of it has pip take any."""
+        takes = not self.is_taken and any(f"--find-links={WHEELS}" in layer.recipe for layer in self.to_build)
+        return self.plan.sources if takes else ()
 
     @cached_property
+    def found(self) -> FoundBuilds:
+        """What the caches have of the image and of the layers below it that are not there, asked once."""
+        layers = self.left()
+        return cached.find(self.request, self.stack, [*layers[-1:], *layers[:-1]], self.host.machine, self.caches)
+
+    @property
     def looked(self) -> FoundBuilds:
-        """The images that the caches have of it, asked once."""
-        return cached.find_images(self.request, self.stack, self.image, self.host.machine, self.caches)
+        """The images that the caches have of it, and what is wrong with caches."""
+        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong)
 
-    @cached_property
+    @property
     def looked_below(self) -> FoundBuilds:
-        """The layers that the caches have where they do not have the image, asked once."""
-        if self.offer is not None:
-            return FoundBuilds()
+        """The layers that the caches have where they have no image: of each chain down to the last that fits."""
+        sought = list[Layer]()
+        for chain in self.chains if self.offer is None else ():
+            fitting = [number for number, layer in enumerate(chain) if self.offers_of([layer]).taken]
+            sought += chain[max(fitting, default=0) :]
+        return self.offers_of(sought)
+
+    def offers_of(self, layers: Sequence[Layer]) -> FoundBuilds:
+        """Return the offers of some layers, but for those that have proved bad."""
+        names = {cached.name_of(self.stack, layer) for layer in layers}
+        offers = (offer for offer in self.found.offers if offer.entry.manifest.module in names)
+        return FoundBuilds(offers=tuple(offer for offer in offers if offer.entry.id not in self.bad))
+
+    @property
+    def chains(self) -> Sequence[list[Layer]]:
+        """The layers below the image that are to be built, each chain of which is built one on the other."""
         below = self.left()[:-1]
-        chains = [layer for layer in below if layer.name == DEBIAN], [layer for layer in below if layer.name != DEBIAN]
-        return cached.find_layers(self.request, self.stack, chains, self.host.machine, self.caches)
+        return [layer for layer in below if layer.name == DEBIAN], [layer for layer in below if layer.name != DEBIAN]
 
     @property
     def taken_below(self) -> list[str]:
         """The layers that are taken from caches, by their names."""
         taken = self.looked_below.taken
-        return [layer.name for layer in self.left() if layer_name(self.stack.name, layer.name) in taken]
+        return [layer.name for layer in self.left() if cached.name_of(self.stack, layer) in taken]
 
     @property
     def offer(self) -> Offer | None:
@@ -124,11 +148,10 @@ class ImageInstallation:
 
     @property
     def offered(self) -> Sequence[Offered]:
-        """The images that the caches have of it, for scripts."""
-        offered = [msgspec.structs.replace(one, step=self.image.name) for one in for_scripts(self.looked)]
-        below = {layer_name(self.stack.name, layer.name): layer.name for layer in self.plan.layers}
-        offered += [msgspec.structs.replace(one, step=below[one.step]) for one in for_scripts(self.looked_below)]
-        return offered
+        """The builds that the caches have of it, for scripts."""
+        called = {cached.name_of(self.stack, layer): layer.name for layer in self.plan.layers}
+        offered = [*for_scripts(self.looked), *for_scripts(self.looked_below)]
+        return [msgspec.structs.replace(one, step=called[one.step]) for one in offered]
 
     @property
     def env(self) -> dict[str, str]:
@@ -176,16 +199,34 @@ class ImageInstallation:
     def left(self, taken: Sequence[str] = ()) -> list[Layer]:
         """Return the layers to build: each that is not there and that a later one stands on; none of what is there.
 
-        What is ``taken`` from caches, by name, counts as there.
+        What is ``taken`` from caches, by name, counts as there, and what is ``refused`` does not.
         """
-        is_there = self.image.image.exists() and self.image.image.is_dir() == self.request.sandbox
+        refused = {layer.name for layer in self.refused}
+        there = {layer.name for layer in self.plan.layers if layer.image.exists()} - refused | {*taken}
+        is_there = self.image.name in there and self.image.image.is_dir() == self.request.sandbox
         if is_there and not (self.request.sign or (self.request.signed_by and self.request.source)):
             return []
         base = [layer for layer in self.plan.layers[:-1] if layer.name == DEBIAN]
         others = self.plan.layers[len(base) : -1]
-        there = {layer.name for layer in self.plan.layers if layer.image.exists()} | {*taken}
         done = max((number for number, layer in enumerate(others, start=1) if layer.name in there), default=0)
         return [*(layer for layer in base if layer.name not in there), *others[done:], self.image]
+
+    @property
+    def refused(self) -> list[Layer]:
+        """The layers that are there and not used: taken from a cache as none is taken now, and what is built on one."""
+        refused, is_right = list[Layer](), True
+        for layer in (layer for layer in self.plan.layers if layer.image.exists()):
+            if cached.is_noted(layer.image):
+                is_right = self.would_take(cached.noted(layer.image))
+            if not is_right or (layer is self.image and refused):
+                refused.append(layer)
+        return refused
+
+    def would_take(self, origin: receipt.Cached | None) -> bool:
+        """Say whether a layer that was taken from a cache would be taken as well now."""
+        if origin is None or self.request.rebuild or self.request.again:
+            return False
+        return self.caches.unsigned or origin.key in self.caches.keys
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
@@ -200,7 +241,7 @@ class ImageInstallation:
         return [*problems, *preflight.prefix_problems(self.request.prefix, self.stack, remaining)]
 
     def lacking(self) -> list[Problem]:
-        """Return what would stop it from being built that this machine lacks; asks no server, and no cache."""
+        """Return what would stop it from being built that this machine lacks; asks no server."""
         left = self.left()
         problems = [*self.unbuildable, *self.lacking_in_any_case(len(left) / len(self.plan.layers))]
         scratch = temporary_folder()
@@ -218,9 +259,7 @@ class ImageInstallation:
             except HostProblem as error:
                 problems.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
-            problems += preflight.source_problems(
-                self.plan.sources, self.request.prefix, self.stack, self.request.carried
-            )
+            problems += preflight.source_problems(self.to_fetch, self.request.prefix, self.stack, self.request.carried)
         return problems
 
     @property
@@ -233,7 +272,7 @@ class ImageInstallation:
         """What is said of the files that pip takes where they are sought, which is asked once."""
         if self.request.offline or not self.left() or self.is_taken:
             return Answers()
-        return preflight.ask(self.sources, self.request.prefix, self.caches.kept)
+        return preflight.ask(self.to_fetch, self.request.prefix, self.caches.kept)
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
@@ -256,10 +295,11 @@ class ImageInstallation:
         for layer in self.plan.layers:
             mark = "c" if layer.name in taken else " " if layer.name in missing else "x"
             yield f" * [{mark}] {layer.name}: {layer.image}"
-        gone = preflight.lacking(self.sources, self.request.prefix, self.request.carried)
+        sources = self.to_fetch
+        gone = preflight.lacking(sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
-            yield from preflight.set_aside(self.sources, self.request.prefix)
-        files = f"{len(gone)} of {len(self.sources)} files to fetch"
+            yield from preflight.set_aside(sources, self.request.prefix)
+        files = f"{len(gone)} of {len(sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):
             yield f"About {expected / 60:.0f} minutes on two cores."
@@ -269,20 +309,24 @@ class ImageInstallation:
 
         Raises HostProblem where what a cache had was of no use, and this machine cannot build it.
         """
-        layers, below = self.left(), self.taken_below
+        layers = self.left()
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
-        if layers and (taken := cached.take(self.looked, self.tree.layers, console)):
-            self.taken.append(taken)
-            return
         if layers:
-            if self.is_taken:  # but what the caches had was of no use
+            for text in self.found.wrong:
+                say(console, f"{text} It is left out.")
+            if self.is_taken:
+                if taken := cached.take(self.looked, self.tree.layers, console):
+                    self.taken.append(taken)
+                    return
+                self.bad.update(offer.entry.id for offer in self.looked.offers)
                 preflight.require(self.lacking(), self.stack)
-            for layer in layers:
-                if layer.name in below:
-                    cached.take_layer(self.looked_below, self.stack, layer, console)
+            for layer in reversed(self.refused):  # the last first: what is built on a layer never outlives its note
+                discard(layer.image)
+                discard(note_of(layer.image))
+            self.take_layers(console)
             layers = self.left()
             fetch_all(
-                self.plan.sources, self.request.prefix.sources, self.request.offline, self.stack.name, console,
+                self.to_fetch, self.request.prefix.sources, self.request.offline, self.stack.name, console,
                 self.caches.kept,
             )  # fmt: skip
         receipt.begin(self.tree, self.stack.name, "building", folder)
@@ -297,6 +341,14 @@ class ImageInstallation:
         with BuildProgress(console, [layer.name for layer in layers], dict(self.stack.seconds)) as shown:
             for layer in layers:
                 building.make(layer, folder, shown, is_image=layer is self.image)
+
+    def take_layers(self, console: Console) -> None:
+        """Take from caches, of each chain, the last layer that one has as it should be."""
+        for chain in self.chains:
+            for layer in reversed(chain):
+                if cached.take_layer(found := self.offers_of([layer]), layer, console):
+                    break
+                self.bad.update(offer.entry.id for offer in found.offers)
 
     def entered(self, environment: Receipt) -> Environment:
         """Return the way into what was built."""
@@ -366,8 +418,8 @@ class ImageInstallation:
         )
 
     def built(self, layer: Layer) -> receipt.BuiltLayer:
-        """Return what is kept of a layer."""
-        is_kept = layer is not self.image and layer.image.is_file()
+        """Return what is kept of a layer; of one that an image from a cache was not built on, its key alone."""
+        is_kept = not self.taken and layer is not self.image and layer.image.is_file()
         return receipt.BuiltLayer(
             name=layer.name,
             key=layer.key,

@@ -9,11 +9,11 @@ from shlex import quote
 
 from rich.console import Console
 
-from envkit.apptainer import layers as image_layers
+from envkit.apptainer import image_plan as image_layers
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
+from envkit.apptainer.image_plan import IMAGE, Base, ImagePlan, Layer, note_of
 from envkit.apptainer.installation import DIGEST, ImageInstallation
-from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.place import configured
 from envkit.environments.discard import discarded, say_left
@@ -134,7 +134,8 @@ def remove(tree: Tree, environment: Receipt, others: Sequence[Parts], *, depende
     say_left(tree, [] if discarded(tree, Path(environment.image)) else [Path(environment.image)], console)
     layers = own_layers(tree, environment, others)
     say(console, f"Removed {environment.name}: {environment.image}.")
-    say_left(tree, [path for path in layers if not discarded(tree, path)] if dependencies else [], console)
+    files = [file for path in layers for file in (path, note_of(path))] if dependencies else []
+    say_left(tree, [path for path in files if not discarded(tree, path)], console)
     if layers:
         names = ", ".join(path.name for path in layers)
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
@@ -230,7 +231,7 @@ def from_dockerfile(name: str, path: Path, result: Converted, layers: Path) -> I
     """Return the plan of an image that a Dockerfile describes. Raises UsageProblem."""
     base = re.search(r"^From: (\S+)$", result.recipe, re.MULTILINE)
     require_digest(base[1] if base else "", f"{path}: FROM")
-    layer = Layer(name="image", recipe=result.recipe, key=result.key, image=layers / f"{name}-{result.key[:20]}.sif")
+    layer = Layer(name=IMAGE, recipe=result.recipe, key=result.key, image=layers / f"{name}-{result.key[:20]}.sif")
     return ImagePlan(layers=(layer,), sources=(), folder=path.absolute().parent)
 
 
@@ -240,5 +241,5 @@ def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
     key = image_layers.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
-    layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")
+    layer = Layer(name=IMAGE, recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")
     return ImagePlan(layers=(layer,), sources=(), folder=Path.cwd())

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from envkit.cache import manifest
 from envkit.cache.layout import CONNECT_S, OWN, PIECE, SLOWEST, Stored
+from envkit.errors import HostProblem
 
 NAMED = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
@@ -29,7 +30,7 @@ SHOWN = (
     *("ProxyConnectionError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ConfigNotFound"),
 )  # the errors of botocore that have no more of a setting in them than an address
 HIDDEN = "{}; what it says is not shown, since a password may be in it: look at AWS_*, ~/.aws and the proxies"
-NO_SUCH = 404
+NO_SUCH, TOO_LARGE = 404, "EntityTooLarge"
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
@@ -209,6 +210,11 @@ def require(named: str) -> None:
         s3.list_objects_v2(Bucket=bucket, Prefix=folder, MaxKeys=1)
 
 
+def refuses(module: str) -> str:  # noqa: ARG001
+    """Say nothing: a build can be called as any module is."""
+    return ""
+
+
 def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
     """Hold nothing: a bucket has no locks, and whoever writes its index looks again."""
     return nullcontext()
@@ -220,10 +226,21 @@ def holds(named: str, name: str, size: int, sha256: str) -> bool:  # noqa: ARG00
 
 
 def put(named: str, name: str, stream: BinaryIO) -> None:
-    """Write a file. Raises RefusedError."""
-    with asking():
-        s3, bucket, folder = reached(named)
-        s3.put_object(Bucket=bucket, Key=folder + name, Body=stream)
+    """Write a file. Raises RefusedError, and HostProblem for what is larger than the server takes."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        with asking():
+            s3, bucket, folder = reached(named)
+            s3.put_object(Bucket=bucket, Key=folder + name, Body=stream)
+    except RefusedError as error:
+        if TOO_LARGE not in str(error):
+            raise
+        raise HostProblem(
+            what=f"{name} is too large for {named}.",
+            why=f"The server takes no more in one piece ({error}); Amazon's takes 5 GB.",
+            fix="Push it into a folder or a registry.",
+        ) from error
 
 
 def stored(named: str) -> list[Stored]:

@@ -86,7 +86,7 @@ def of_image(manifest: Manifest, machine: str, cpu: frozenset[str]) -> Iterator[
 def of_cpu(manifest: Manifest, cpu: frozenset[str]) -> Iterator[str]:
     """Yield that a CPU lacks what code needs."""
     if lacking := [name for name in manifest.needs.cpu if name not in cpu]:
-        yield f"its code needs {', '.join(lacking)}, which this CPU has not"
+        yield f"its code needs {', '.join(lacking)}, which this CPU lacks"
 
 
 def differs(what: str, wanted: str, present: str) -> Iterator[str]:

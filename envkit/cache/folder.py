@@ -4,7 +4,9 @@ Others may write to the folder, too: nothing is read, written or removed through
 """
 
 import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -12,16 +14,16 @@ from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from envkit.cache import manifest
 from envkit.cache.layout import OWN, PIECE, Stored
+from envkit.environments import replaced
 from envkit.environments.prefix import listed
 from envkit.errors import EnvkitError, NotReadable, UsageProblem
 from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # as of Lustre without -o flock
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
 
 
@@ -103,25 +105,37 @@ def require(named: str) -> None:
         )
 
 
+def refuses(module: str) -> str:  # noqa: ARG001
+    """Say nothing: a build can be called as any module is."""
+    return ""
+
+
 @contextmanager
 def locked(named: str) -> Iterator[None]:
-    """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it."""
+    """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it.
+
+    Raises OSError.
+    """
     place = path_of(named) / ".lock"
-    lock = FileLock(place, mode=0o664)
+    with umask.like(place.parent):
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
     try:
-        lock.acquire(timeout=LOCKED_S)
-    except (Timeout, NotImplementedError) as error:
-        if isinstance(error, Timeout):
-            raise EnvkitError(
-                what=f"Another process has held {place} for {LOCKED_S:.0f} s.",
-                fix="Wait until it has ended, then run the same command again.",
-            ) from error
+        is_held = replaced.acquired(descriptor, fcntl.LOCK_EX, time.monotonic() + LOCKED_S)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in NO_LOCKS:
+            raise
         yield
         return
     try:
+        if not is_held:
+            raise EnvkitError(
+                what=f"Another process has held {place} for {LOCKED_S:.0f} s.",
+                fix="Wait until it has ended, then run the same command again.",
+            )
         yield
     finally:
-        lock.release(force=True)
+        os.close(descriptor)
 
 
 def holds(named: str, name: str, size: int, sha256: str) -> bool:

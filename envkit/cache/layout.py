@@ -1,4 +1,4 @@
-"""The layout of a place, and what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``registry.py``.
+"""The layout of a place, and what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``oci.py``.
 
 ::
 
@@ -59,6 +59,9 @@ class Writable(Store, Protocol):
 
     def require(self, named: str) -> None:
         """Require that the place is there. Raises UsageProblem."""
+
+    def refuses(self, module: str) -> str:
+        """Say why no build can be called so there; nothing where one can."""
 
     def locked(self, named: str) -> AbstractContextManager[None]:
         """Keep others from writing the index."""

@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wheels`` are the rest of a module, by their SHA-256: what is from them is not in the object. Of an image it is the
     image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last layer, which stands for all
-    that it is made of. The same holds for a layer below an image (``layer_name``).
+    that it is made of. The same holds for a layer below an image (``layer_name``); of a Debian the mirror counts, too.
     """
 
     version: Literal[1] = 1
@@ -184,10 +184,11 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
 
 
 def is_whole_image(manifest: Manifest) -> bool:
-    """Say whether a manifest is one of an image: that file, and nothing besides."""
+    """Say whether a manifest is one of an image, or of a layer below it: that file, and nothing besides."""
     same = PackedFile(size=manifest.size, sha256=manifest.sha256, is_program=True)
-    files = {f"{manifest.module}.sif": same}
-    return is_name(manifest.module) and manifest.files == files and not manifest.wheels
+    files, image = {f"{manifest.module}.sif": same}, manifest.provenance.lock.name
+    is_own = manifest.module == image or manifest.module.startswith(layer_name(image, ""))
+    return is_own and is_name(manifest.module) and manifest.files == files and not manifest.wheels
 
 
 def layer_name(image: str, layer: str) -> str:

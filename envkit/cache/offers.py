@@ -67,19 +67,19 @@ def lines(found: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other builds are not, what is wrong."""
     of = {module: [*group] for module, group in groupby(found.offers, lambda offer: offer.entry.manifest.module)}
     for module, group in of.items():
-        best, is_image = found.taken.get(module), "/" not in module
+        best, is_image, is_layer = found.taken.get(module), "/" not in module, group[0].entry.manifest.is_layer
+        called = f"the layer {module}" if is_layer else "the image" if is_image else module
         if best is not None:
             taken, origin = best.entry.manifest, best.entry.manifest.provenance
-            called = f"the layer {module}" if taken.is_layer else "the image" if is_image else module
             yield f"Cache:    {called} is taken from {best.entry.place.shown}, not built here:"
             start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
             yield f"{start}, built on {origin.host}, {origin.built}; {best.signed_by}"
             if not is_image:
-                yield f"          with {needed(taken)}"
+                yield f"          {needed(taken)}"
         others = [offer for offer in group if offer.why_not]
         for number, other in enumerate(others[:SHOWN]):
             title = "          " if number or best else "Cache:    "
-            named = "" if best or is_image else f", {module}"
+            named = "" if best or called == "the image" else f", {called}"
             yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
         if len(others) > SHOWN:
             yield f"          and {len(others) - SHOWN} more that do not fit"
@@ -90,9 +90,9 @@ def lines(found: FoundBuilds) -> Iterator[str]:
 def needed(build: Manifest) -> str:
     """Return what a module was built with, and what it needs of a machine, in words."""
     if not build.needs.mpi_library:
-        return f"what is in {words.count(len(build.wheels), 'wheel')} of its recipe besides"
+        return f"plus {words.count(len(build.wheels), 'wheel')} of its recipe"
     wanted = ", ".join([*(f"{kind} {version}" for kind, version in build.needs.versions.items()), *build.needs.cpu])
-    return f"{build.needs.mpi.family} {build.needs.mpi.version}; it needs {wanted}"
+    return f"with {build.needs.mpi.family} {build.needs.mpi.version}; it needs {wanted}"
 
 
 def for_scripts(found: FoundBuilds) -> tuple[Offered, ...]:

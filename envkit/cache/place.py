@@ -4,6 +4,7 @@ What lies where in it is the same in each (``layout.py``). Nothing in a place is
 objects have the SHA-256 that their manifest says.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -18,16 +19,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from envkit.cache import bucket, folder, manifest, registry, server
+from envkit.cache import bucket, folder, manifest, oci, server
 from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import CacheInvalid, HostProblem, SignatureInvalid, UsageProblem
+from envkit.errors import CacheInvalid, HostProblem, NotWritable, SignatureInvalid, UsageProblem, of_storage
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
 
+NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
 MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
@@ -119,7 +121,7 @@ class Place:
         if self.named.startswith("s3://"):
             return bucket
         if self.named.startswith("oci://"):
-            return registry
+            return oci
         if self.is_remote:
             raise UsageProblem(
                 what=f"{self.shown} can only be read.",
@@ -284,15 +286,23 @@ def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys
     return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
 
 
+def require_name(place: Place, module: str) -> None:
+    """Require that a place can have a build of this name; it is not asked. Raises HostProblem."""
+    if why := place.writable.refuses(module):
+        fix = "Push it into a folder or a bucket; or have your site offer the stack under a shorter name."
+        raise HostProblem(what=f"{module} cannot be put into {place.shown}.", why=why, fix=fix)
+
+
 def put(
     place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
 ) -> bool:
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
-    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, OSError,
-    RefusedError, and what ``packed`` does.
+    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, or whose name
+    the place cannot have, OSError, RefusedError, and what ``packed`` does.
     """
+    require_name(place, build.module)
     require_cache(place)
     if len(content) > manifest.MOST:
         raise HostProblem(
@@ -320,7 +330,7 @@ def put(
                 raise
             return False
 
-    if not is_right():
+    if was_sent or not is_right():  # a manifest whose object was bad may just be tidied up
         with store.locked(place.named):  # else one that is signed could be replaced by one that is not
             if not is_right():
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
@@ -365,3 +375,30 @@ def index(place: Place) -> None:
             content = msgspec.json.format(msgspec.json.encode(Index(manifests=written)), indent=1)
             store.put(place.named, INDEX, io.BytesIO(content))
             names = tuple(place.names())
+
+
+@contextmanager
+def writing(to: Place, what: str) -> Iterator[None]:
+    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        yield
+    except RefusedError as error:
+        raise not_written(to, f"{error}.") from error
+    except OSError as error:
+        problem = of_storage(error, f"{what} could not be put into {to.shown}.")
+        odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
+        raise problem or not_written(to, reason(error), odd) from error
+
+
+def reason(error: OSError) -> str:
+    """Return what a system says of a failure, with the file if it names one."""
+    return ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
+
+
+def not_written(to: Place, why: str, fix: str = "") -> NotWritable:
+    """Say that a place cannot be written to."""
+    return NotWritable(
+        what=f"Nothing can be put into {to.shown}.", why=why, fix=fix or "Ask its owner for the right to."
+    )

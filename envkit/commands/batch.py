@@ -35,7 +35,7 @@ SITE = click.option(
     help="What this site needs: a name, or a file (docs/sites.md).",
     shell_complete=complete.sites,
 )
-PARTITION = click.option("--partition", metavar="P", help="The partition, or the queue of PBS.")
+PARTITION = click.option("--partition", metavar="P", help="The partition.")
 JOB = (
     "submit", "follow", "job_per_module", "nodes", "ranks", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time",
     "account", "partition", "array",

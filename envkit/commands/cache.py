@@ -75,12 +75,12 @@ def push(
     from envkit.cache import ci
     from envkit.cache.place import Place
     from envkit.environments import prefix as place
-    from envkit.install import sharing
+    from envkit.install import cache_push as pushing
     from envkit.report import words
 
     job = ci.job(os.environ) if from_ci else None
     tell = partial(echo, err=True)
-    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job, tell, has_layers=has_layers)
+    done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, tell, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
 
@@ -119,13 +119,14 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
 
     NAME is that of a stack, an environment or a framework: only its builds are meant. The one build whose ID begins so
     is copied whatever machine it is for. Signatures and SHA-256 are checked as 'envkit install' does, and what is there
-    already is not fetched again. Ends with 4 where something is bad or cannot be read.
+    already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys;
+    the others are copied.
     """
     from typing import get_args
 
     from envkit.cache.place import Caches, Place
     from envkit.commands import json_types
-    from envkit.install import pull as work
+    from envkit.install import cache_pull as work
     from envkit.report import words
 
     caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
@@ -155,12 +156,12 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     """
     import sys
 
+    from envkit.cache import contents
     from envkit.commands import json_types
-    from envkit.install import sharing
     from envkit.report import words
     from envkit.report.paper import Paper
 
-    listing = sharing.listing(named(places), keys())
+    listing = contents.listing(named(places), keys())
     if as_json:
         echo_json(json_types.text(listing))
     else:
@@ -189,11 +190,10 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
 
     With --json its manifest is printed: with its files, the lock, and the report of the verification that it passed.
     """
-    from envkit.cache import place
-    from envkit.install import sharing
+    from envkit.cache import contents, place
     from envkit.report import words
 
-    build = sharing.find(named(places), id)
+    build = contents.find(named(places), id)
     if as_json:
         echo_json(bytes(build.signed.manifest).decode())
         return
@@ -231,11 +231,11 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
     those behind a web server, which lists none. Ends with 4 where one is bad.
     """
+    from envkit.cache import contents
     from envkit.commands import json_types
-    from envkit.install import sharing
     from envkit.report import words
 
-    verified = sharing.verified(named(places), keys())
+    verified = contents.verified(named(places), keys())
     bad = [entry for entry in verified.builds if entry.state == "bad"]
     wrong = [entry for entry in verified.sources if entry.wrong]
     if as_json:
@@ -268,14 +268,14 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     What is half written, or has no manifest yet, stays for a day: somebody may be pushing it. What could not be read
     stays and is named.
     """
+    from envkit.cache import contents
     from envkit.cache.place import Place
     from envkit.commands import json_types
-    from envkit.install import sharing
     from envkit.report import words
 
     if older_than == 0:
         usage("--older-than 0 would remove every build. Name an age, such as 90d.")
-    done = sharing.prune(Place(named=place), older_than or 0, dry_run=dry_run)
+    done = contents.prune(Place(named=place), older_than or 0, dry_run=dry_run)
     if as_json:
         echo_json(json_types.text(done))
         return

@@ -16,7 +16,7 @@ def config(paths: bool, as_json: bool) -> int:
     a variable      ENVKIT_METHOD, ENVKIT_JOB_ACCOUNT, ...
     the project     envkit.toml in this folder or above, up to your home or the root of the repository
     you             ~/.config/envkit/config.toml ($XDG_CONFIG_HOME)
-    the site        etc/envkit/config.toml in the folder that envkit is installed in
+    the site        etc/envkit/config.toml in the virtual environment that envkit is installed in
     the system      /etc/envkit/config.toml
 
     Ends with 2 if one of them has a mistake in it. Until that is corrected, commands that use it do not start.

@@ -33,7 +33,7 @@ def doctor(
     """Show what this machine offers, and which methods of installation work here.
 
     For each method that does not work it gives the reason and the remedy. It changes nothing. Ends with 0 if at least
-    one method works, otherwise with 3.
+    one method works, wholly or in part, otherwise with 3.
 
     With --submit it examines a compute node, in a job of at most five minutes (or --time), and shows how the node
     differs from this host. Messages about the job go to standard error; Ctrl-C cancels it.

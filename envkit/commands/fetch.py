@@ -54,12 +54,12 @@ def fetch(
         require_free(bundle)
     from envkit.cache.place import Place, configured
     from envkit.environments import prefix as place
+    from envkit.install import cache_push
     from envkit.install import install as work
-    from envkit.install import sharing
     from envkit.planning.request import Request
     from envkit.report.progress import console as console_of
-    from envkit.sources import cache, signature
     from envkit.sources import fetch as sources
+    from envkit.sources import signature, source_cache
     from envkit.sources.progress import fetch_all
     from envkit.system import process, umask
 
@@ -68,7 +68,7 @@ def fetch(
         signature.require_signs(sign)
     target, sent = Place(named=to) if to else None, 0
     if target is not None:
-        sharing.require(target)
+        cache_push.require(target)
     request = Request(
         prefix=place.locate(prefix),
         wanted=stack,
@@ -83,7 +83,7 @@ def fetch(
     with process.interruptible(), umask.like(request.prefix.root):
         request.prefix.create()
         if recheck:
-            wrong = cache.recheck(request.prefix.sources)
+            wrong = source_cache.recheck(request.prefix.sources)
             for line in wrong:
                 console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
             console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
@@ -95,8 +95,8 @@ def fetch(
         )
         besides = prepared.fetch_optional(console)
         if target is not None:
-            every = cache.distinct([*wanted, *besides])
-            sent = sharing.push_sources(target, every, request.prefix.sources)
+            every = source_cache.distinct([*wanted, *besides])
+            sent = cache_push.push_sources(target, every, request.prefix.sources)
             text = f"{sent} of {len(every)} files were sent to {target.shown}; the others were there already."
             console.print(text, soft_wrap=True, markup=False, highlight=False)
         if bundle is not None:

@@ -48,6 +48,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--jobs",
     "-j",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Compile this many files at a time. Default: the cores there are.",
 )
 @click.option("--force", is_flag=True, help="Install even versions that are known to fail together ('envkit compat').")

@@ -83,7 +83,7 @@ def of(scheduler: Scheduler) -> click.Command:
         f"--{scheduler.QUEUE}",
         "partition",
         metavar=scheduler.QUEUE[0].upper(),
-        help="The partition, or the queue of PBS.",
+        help=f"The {scheduler.QUEUE}.",
     )
     task = f"Run it for each index, as in 0-15%4; ${scheduler.TASK} tells which."
     array = click.option("--array", metavar="SPEC", hidden=not scheduler.TASK, help=task)

@@ -29,7 +29,8 @@ class FiniteRange(click.FloatRange):
 
 def prefix(function: Function) -> Function:
     """Add ``--prefix``."""
-    text = "Where environments live (several: A:B). Default: $ENVKIT_PREFIX, your configuration, or your data folder."
+    order = "the first that is set of $ENVKIT_PREFIX, $EBU_USER_PREFIX, your configuration; else ~/.local/share/envkit"
+    text = f"Where environments live (several: A:B). Default: {order}."
     return click.option("--prefix", metavar="DIR", help=text, shell_complete=complete.folders)(function)
 
 

@@ -12,7 +12,13 @@ from envkit.commands import options
 @click.option("--dry-run", is_flag=True, help="Say what has changed; build nothing.")
 @click.option("--offline", is_flag=True, help="Use no network: every source must be in the cache.")
 @click.option("--accept-eula", "eulas", metavar="NAME", multiple=True, help="Accept this licence. May be repeated.")
-@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Compile this many files at a time. Default: the cores.")
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compile this many files at a time. Default: the cores there are.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
 def upgrade(
     name: str | None, prefix: str | None, dry_run: bool, offline: bool, eulas: tuple[str, ...], jobs: int | None,

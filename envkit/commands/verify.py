@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from envkit.cli import echo, usage
 from envkit.commands import batch, complete, options, submitted
+from envkit.launch import hosts as of_job
 from envkit.launch import launcher
 from envkit.verify.options import FLAGS
 
@@ -91,8 +92,8 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
     and one report comes out. DIR is a virtual environment on top of NAME ('envkit venv'). Without either: the
-    environment that this is called in, if it has Horovod; else the only one installed, or the default of your
-    configuration. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
+    environment that this is called in, if it has Horovod; else the default of your configuration; else the only one
+    installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
     and a report or the baseline could not be written.
 
     From a login node: envkit verify NAME --nodes 2 --gpus-per-node 4 --submit. The report comes from the nodes of a
@@ -135,6 +136,8 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     submitted.require_submit(given, submitted.OPTIONS)
     goal = target.find(name, given["prefix"], given["framework"])
     started = detect(os.environ)
+    if started and started.launcher == "srun" and started.size == 1 and (given["ranks"] or 0) > 1:
+        started = None  # a shell in a job, such as that of a notebook, and no rank
 
     def show(report: "Report") -> int:
         status = shown(report, given)
@@ -319,9 +322,9 @@ def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "launcher.Launch
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
     from envkit.config import configuration as config
 
-    hosts = launcher.parse_hosts(given["hosts"] or "")
+    hosts = of_job.parse(given["hosts"] or "")
     usual = config.read().get("ranks") or 2
-    default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ, usual)
+    default = max(scale, default=0) or sum(slots for _, slots in hosts) or of_job.ranks(os.environ, usual)
     return launcher.LaunchRequest(
         ranks=given["ranks"] or default, nodes=given["nodes"], hosts=hosts, launcher=given["launcher"]
     )

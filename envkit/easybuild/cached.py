@@ -28,8 +28,8 @@ from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import say
-from envkit.sources.cache import Source
 from envkit.sources.progress import fetch_all
+from envkit.sources.source_cache import Source
 
 
 class Work(Protocol):

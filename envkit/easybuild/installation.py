@@ -32,9 +32,9 @@ from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report.progress import say
 from envkit.sources.availability import Answers
-from envkit.sources.cache import forget
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
+from envkit.sources.source_cache import forget
 from envkit.system import process
 from envkit.system.resources import data
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from envkit.eessi import release
-from envkit.eessi.cache import is_warm
+from envkit.eessi.client_cache import is_warm
 from envkit.eessi.release import Release
 from envkit.eessi.time_limit import LIMIT_S, with_time_limit
 from envkit.errors import HostProblem, Problem, UsageProblem
@@ -78,7 +78,8 @@ def select(wanted: AccessRequest, forced: Access | None, first: Access | None = 
     if forced:
         found = failed[0].problem
         assert found is not None  # noqa: S101
-        raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=found.fix)
+        fix = f"{found.fix} Leave --access out to take the first way that works."
+        raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=fix)
     name = "EESSI's repository" if wanted.repository.is_usual else wanted.repository.name
     raise HostProblem(
         what=f"There is no way to {name} on this machine.",
@@ -202,7 +203,7 @@ def kept_cache(env: Mapping[str, str]) -> Path | None:
 
 def namespace_words() -> list[str]:
     """Return how namespace.py is started."""
-    return [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
+    return [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 
 
 @cache

@@ -10,12 +10,12 @@ from envkit.eessi import access, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
-from envkit.eessi.cache import limit_mb
+from envkit.eessi.client_cache import limit_mb
 from envkit.eessi.sessions import DAMAGED, SessionFolder, StoredSession
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
-from envkit.system import files, namespace
+from envkit.system import files, mount_namespace
 from envkit.system.resources import PACKAGE, data
 
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
@@ -94,7 +94,7 @@ def by_client(entry: EntryRequest) -> AccessCommand:
         ]
         return AccessCommand(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
     settings = place.local / CONFIGURATION
-    is_told = entry.shared and settings.exists() and namespace.is_held(place.local)
+    is_told = entry.shared and settings.exists() and mount_namespace.is_held(place.local)
     if not is_told:
         write_settings(entry, place, place.local, place.cache, place.sockets)
     files = ":".join(map(str, (*client(entry.env, asked=repository).files, settings)))
@@ -164,7 +164,7 @@ def prepared(entry: EntryRequest) -> SessionFolder:
         sessions.make_private(folder, inside=True)
     mark = entry.place.local / DAMAGED
     if mark.exists() and not entry.shared:  # else its keeper sees to it, which knows that no client runs
-        words = symptom("cache-aside", aside=namespace.put_aside(entry.place.cache))
+        words = symptom("cache-aside", aside=mount_namespace.put_aside(entry.place.cache))
         mark.unlink(missing_ok=True)
         entry.say(f"{words.what}. {words.fix}")
     return entry.place

@@ -10,7 +10,7 @@ from envkit.errors import UsageProblem
 
 VARIABLES = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
 OPTION = re.compile(r"ro|rw|(image-src|id)=.*")
-NEW_PARTS = 3  # namespace.py makes a target that is new where it is at most two folders deep
+NEW_PARTS = 3  # mount_namespace.py makes a target that is new where it is at most two folders deep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def unfit(bind: Bind, *, has_namespace: bool) -> str:
 
 
 def for_namespace(binds: Iterable[Bind]) -> list[str]:
-    """Return the words that namespace.py takes, of what is not there already."""
+    """Return the words that mount_namespace.py takes, of what is not there already."""
     words = []
     for bind in binds:
         if bind.source != bind.target:

@@ -12,7 +12,7 @@ import platformdirs
 
 from envkit.eessi import access, entry, servers
 from envkit.eessi.access import Access, Probe
-from envkit.eessi.cache import held_mb
+from envkit.eessi.client_cache import held_mb
 from envkit.eessi.entry import EntryOptions
 from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import DiskFull, HostProblem

@@ -31,7 +31,7 @@ from envkit import __version__
 from envkit.environments import trust
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.knowledge.eessi import symptom, usual
-from envkit.system import files, namespace, record, temporary
+from envkit.system import files, mount_namespace, record, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
@@ -221,7 +221,7 @@ def clean_shared() -> int:
             descriptor = lock(folder / "users")
             if descriptor is None:
                 continue
-            if not namespace.is_held(folder):
+            if not mount_namespace.is_held(folder):
                 discard(folder)
                 removed += 1
             os.close(descriptor)
@@ -239,7 +239,7 @@ def take(folder: Path) -> bool:
     descriptor = lock(folder / "lock")
     if descriptor is None:
         return False
-    namespace.out_of_the_way(descriptor)  # which a command started by this process keeps
+    mount_namespace.out_of_the_way(descriptor)  # which a command started by this process keeps
     os.close(descriptor)
     return True
 

@@ -1,7 +1,7 @@
 """The client that a user's sessions, runs and ranks on a node share: one mount, one cache.
 
-Its keeper is started by the first and ends with the last (system/namespace.py). Who has told it other settings, or may
-outlive it, since a job ends what it has started, takes another one.
+Its keeper is started by the first and ends with the last (system/mount_namespace.py). Who has told it other settings,
+or may outlive it, since a job ends what it has started, takes another one.
 
 ::
 
@@ -25,7 +25,7 @@ from envkit.eessi.sessions import DAMAGED, LOCAL_FILES, NO_LOCKS, SessionFolder
 from envkit.errors import HostProblem
 from envkit.knowledge.eessi import symptom
 from envkit.knowledge.known import known
-from envkit.system import namespace
+from envkit.system import mount_namespace
 
 TASK = re.compile(r"/(user/)?task_\d+$", re.MULTILINE)  # the last parts of the cgroup that Slurm has for each rank
 ENDS_S = 3.0  # a keeper that nobody uses any more has so long to end
@@ -69,7 +69,7 @@ def surroundings(env: Mapping[str, str] = os.environ) -> Iterator[str]:
     yield from (os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid", "user"))  # noqa: PTH115
     yield TASK.sub("", Path("/proc/self/cgroup").read_text())
     yield repr((os.geteuid(), os.getegid(), sorted(os.getgroups())))
-    yield repr([resource.getrlimit(limit)[1] for limit in namespace.LIMITS])
+    yield repr([resource.getrlimit(limit)[1] for limit in mount_namespace.LIMITS])
     for words in known("schedulers").values():
         yield env.get(words["job"], "")
 
@@ -94,7 +94,7 @@ def is_taken(folder: Path, mine: str) -> bool:
             return False
         is_there = all(is_file(file, folder / name) for file, name in zip(files, (ALIKE, USERS), strict=True))
         if is_there:
-            namespace.out_of_the_way(users)  # which a command started by this process keeps
+            mount_namespace.out_of_the_way(users)  # which a command started by this process keeps
             return True
     except FileNotFoundError:
         pass
@@ -109,7 +109,7 @@ def is_made_anew(alike: int, users: int, mine: str, folder: Path) -> bool:
     deadline = time.monotonic() + ENDS_S
     while True:
         is_unused = is_locked(users, fcntl.LOCK_EX, folder)
-        if is_unused and not namespace.is_held(folder):
+        if is_unused and not mount_namespace.is_held(folder):
             os.pwrite(alike, mine.encode(), 0)
             return True
         is_used = not is_unused and is_locked(users, fcntl.LOCK_SH, folder)

@@ -19,7 +19,7 @@ from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import Repository, symptom
-from envkit.system import namespace
+from envkit.system import mount_namespace
 
 UPPER, WORK, LOCK = "overlay-upper", "overlay-work", "lock"
 ODD = re.compile(r"[,:\\\s]")
@@ -60,7 +60,7 @@ def hold(place: Path) -> None:
     descriptor = sessions.lock(place / LOCK)
     if descriptor is None:
         raise HostProblem.of(symptom("writable-in-use", folder=place, by="another session"))
-    namespace.out_of_the_way(descriptor)  # which a command started by this process keeps
+    mount_namespace.out_of_the_way(descriptor)  # which a command started by this process keeps
     os.close(descriptor)
     deadline = time.monotonic() + STAYS_S
     while (pid := user_of(place / UPPER)) and time.monotonic() < deadline:

@@ -28,7 +28,7 @@ from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
-from envkit.sources.cache import SourceCache, is_place
+from envkit.sources.source_cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
 from envkit.system.temporary import has_ended
 
@@ -159,10 +159,12 @@ def ccache(prefix: Prefix) -> Iterator[Item]:
 
 
 def layers(prefix: Prefix) -> Iterator[Item]:
-    """Yield the layers of images."""
+    """Yield the layers of images; what says which cache one is from goes with it."""
     for tree in trees(prefix):
-        for name in listed(tree.layers):
-            if LAYER.fullmatch(name) and not (tree.layers / name).is_symlink():
+        names = {*listed(tree.layers)}
+        for name in sorted(names):
+            is_with = name.endswith(".json") and f"{name.removesuffix('.json')}.sif" in names
+            if not is_with and LAYER.fullmatch(name) and not (tree.layers / name).is_symlink():
                 yield item("layers", tree.layers / name)
 
 
@@ -382,6 +384,11 @@ def module_away(prefix: Prefix, path: Path) -> bool:
     return not remove_module(tree, str(path.relative_to(tree.software))) and not os.path.lexists(path)
 
 
+def layer_away(prefix: Prefix, path: Path) -> bool:
+    """Remove a layer, then what says which cache it is from."""
+    return away("layers", prefix, path) and (path.suffix != ".sif" or away("layers", prefix, path.with_suffix(".json")))
+
+
 def session_away(_prefix: Prefix, path: Path) -> bool:
     """Remove a session, unless it has come into use; its cache with it."""
     if path.suffix == ".sif" or path.parent != sessions.root():
@@ -391,4 +398,6 @@ def session_away(_prefix: Prefix, path: Path) -> bool:
     return False
 
 
-REMOVERS: Mapping[str, Callable[[Prefix, Path], bool]] = {"modules": module_away, "sessions": session_away}
+REMOVERS: Mapping[str, Callable[[Prefix, Path], bool]] = {
+    "layers": layer_away, "modules": module_away, "sessions": session_away,
+}  # fmt: skip

@@ -1,6 +1,7 @@
 """Slurm: a job as a batch script, submitted, asked for, explained and cancelled."""
 
 import functools
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ of this command, too: the log goes to standard output, and why the job waits to 
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
 ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 VERIFYING = ("--kill-on-bad-exit=0",)
+OF_A_JOB = re.compile(r"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|JWT)$)|SLURMD_")
 FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|ArrayTaskId)=(.*)$")
 INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
@@ -157,8 +159,10 @@ def checked_array(text: str) -> str:
 
 
 def submit(script: bytes) -> Submitted:
-    """Submit a batch script. Raises JobRefused."""
-    number, _, cluster = hand_over([SUBMITS, "--parsable"], script, table()["refusal"]).partition(";")
+    """Submit a batch script. From within a job, nothing of that goes on to the new one. Raises JobRefused."""
+    of_job = "SLURM_JOB_ID" in os.environ
+    env = {name: value for name, value in os.environ.items() if not of_job or not OF_A_JOB.match(name)}
+    number, _, cluster = hand_over([SUBMITS, "--parsable"], script, table()["refusal"], env).partition(";")
     return Submitted(number=number, scheduler=NAME, cluster=cluster)
 
 

@@ -25,12 +25,14 @@ class Submitted:
     log: str = ""
 
 
-def submit(argv: Sequence[str], script: bytes, rows: Sequence[Mapping[str, Any]]) -> str:
+def submit(
+    argv: Sequence[str], script: bytes, rows: Sequence[Mapping[str, Any]], env: Mapping[str, str] | None = None
+) -> str:
     """Return the last line that a scheduler answers to a script. Raises JobRefused, explained by ``rows``."""
     with temporary.folder("job") as folder:
         path = folder / "job.sh"
         path.write_bytes(script)
-        done = process.capture([*argv, str(path)], timeout_s=ANSWER_S)
+        done = process.capture([*argv, str(path)], env=env, timeout_s=ANSWER_S)
     answer = done.stdout.strip().rpartition("\n")[2]
     if done.status or not re.fullmatch(r"[\w.\[\]-]+(;[\w-]+)?", answer):
         raise refused(argv[0], done, rows)

@@ -101,7 +101,7 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @cache
 def causes() -> tuple[ClientSymptom, ...]:
-    """Return cvmfs_client.toml, which namespace.py reads for itself."""
+    """Return cvmfs_client.toml, which mount_namespace.py reads for itself."""
     return toml.read(data("knowledge/cvmfs_client.toml"), Causes).cause
 
 

@@ -11,7 +11,7 @@ from envkit.environments.environment import ContainerEnvironment, Environment, M
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import known, symptom
-from envkit.launch import launcher, srun_mpi
+from envkit.launch import hosts, launcher, srun_mpi
 from envkit.launch.host_mpi import CRAY_ABI, bound, find
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.machine import host
@@ -47,7 +47,7 @@ def plan_launch(
         why = "the launcher in the image, on this node: " + (
             "you asked for it" if model else unfit(mpi, wanted, env) or "nothing of this host's is needed"
         )
-        alone = tuple(known().one_node.items()) if launcher.in_job(env) else ()  # it has no srun for other nodes
+        alone = tuple(known().one_node.items()) if hosts.in_job(env) else ()  # it has no srun for other nodes
         return replace(inside, model=chosen, settings=(*inside.settings, *alone)), replace(launch, why=why)
     if mpi is None:
         raise HostProblem(

@@ -4,19 +4,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.inside.probe.started import counts, leftovers, whole
-from envkit.knowledge.known import known
-from envkit.launch import srun_mpi
+from envkit.inside.probe.started import leftovers, whole
+from envkit.launch import hosts, srun_mpi
 from envkit.launch.table import table
 from envkit.machine.host import MPI_FAMILIES, physical_cores
 from envkit.machine.modules_tool import require_entered
-from envkit.system import files, process
+from envkit.system import process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +117,11 @@ def mpi_launcher(
         return Launch(argv=(program, "-n", str(wanted.ranks), *place), why=why, remote=bool(wanted.hosts))
     newer = (whole(mpi.version.partition(".")[0]) or 5) >= 5  # one built from its repository has no number
     argv = [program, "-np", str(wanted.ranks), *place]
-    if not place:
-        argv += ["--map-by", ":OVERSUBSCRIBE"] if newer else ["--oversubscribe"]
+    by = "slot" if place else ""  # by its default some of 5.0 fill the first host (openpmix/prrte#2696)
+    if newer:
+        argv += ["--map-by", f"{by}:OVERSUBSCRIBE"]
+    else:
+        argv += [*(["--map-by", by] if by else []), "--oversubscribe"]
     # It binds each of two ranks to one core, and more to all cores of a socket, which they would share.
     argv += ["--bind-to", "none"] if not any(name in env for name in BINDING) else []
     return Launch(argv=tuple(argv), why=why, remote=bool(wanted.hosts))
@@ -162,65 +163,34 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
     argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
     # From 22.05 to 23.02 it does not take over what the job was granted for each rank.
     cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
-    argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(granted_cpus(env)) else []
+    argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(hosts.granted_cpus(env)) else []
     family = mpi.family if mpi else ""
-    argv += srun_mpi.exported(mpi, env) or ["--export=ALL"] * (env.get("SLURM_EXPORT_ENV", "").upper() in WITHOUT)
+    argv += srun_mpi.exported(mpi, env)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
 def horovodrun(wanted: LaunchRequest, env: Mapping[str, str], why: str) -> Launch:
     """Use Horovod's own launcher."""
-    hosts = wanted.hosts or slurm_hosts(wanted, env)
-    place = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts)] if hosts else []
+    named = wanted.hosts or hosts.of_slurm(wanted.ranks, wanted.nodes, env)
+    place = ["-H", ",".join(f"{host}:{slots}" for host, slots in named)] if named else []
     return Launch(argv=("horovodrun", "-np", str(wanted.ranks), *place), why=why, remote=bool(place))
 
 
 def on_nodes(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
-    """Name the hosts of a Slurm job where a number of nodes is asked for, which an MPI's own launcher is not told."""
-    return replace(wanted, hosts=slurm_hosts(wanted, env)) if wanted.nodes and not wanted.hosts else wanted
-
-
-def slurm_hosts(wanted: LaunchRequest, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Return the hosts of a Slurm allocation with even slots; none where it has but one."""
-    if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
-        return ()
-    answer = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
-    hosts = answer.stdout.split()[: wanted.nodes or None]
-    return tuple((host, -(-wanted.ranks // len(hosts))) for host in hosts)
+    """Name the hosts of a Slurm job that has several: a launcher that does not ask Slurm would fill the first."""
+    return replace(wanted, hosts=hosts.of_slurm(wanted.ranks, wanted.nodes, env)) if not wanted.hosts else wanted
 
 
 def placed(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
-    """Name the hosts of a job, with even slots, where its scheduler lists them in a file that launchers do not read."""
-    jobs = [row for row in known("schedulers").values() if env.get(row["job"]) and env.get(row.get("hosts", ""))]
-    if wanted.hosts or not jobs or spans(wanted.launcher):
+    """Name the hosts of a job that its scheduler lists in a file which launchers do not read. Raises HostProblem."""
+    if wanted.hosts or spans(wanted.launcher):
         return wanted
-    words = jobs[0]
-    try:
-        text = files.read(Path(env[words["hosts"]])).decode(errors="replace")
-    except OSError as error:
-        raise HostProblem(
-            what=f"The hosts of this {words['title']} job are not known.",
-            why=f"{words['hosts']} names {env[words['hosts']]}: {error.strerror}.",
-            fix=f"Outside of a job: 'unset {words['job']} {words['hosts']}'. In one: name the hosts "
-            "(--hosts node1:2,node2:2).",
-        ) from error
-    listed = list(dict.fromkeys(text.split()))[: wanted.nodes or None]
-    slots = -(-wanted.ranks // max(len(listed), 1))
-    return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
+    return replace(wanted, hosts=hosts.in_file(wanted.ranks, wanted.nodes, env))
 
 
-WITHOUT = ("NONE", "NIL")  # what sbatch --export was told, by which srun gives its ranks no variables of the caller's
 BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")  # the caller's own
 OF_THREADS = "OMP_NUM_THREADS"
-
-
-def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
-    """Return how many ranks a scheduler has granted to this job, or the default outside of one."""
-    for words in known("schedulers").values():
-        tasks = env.get(words["tasks"], "")
-        if env.get(words["job"]) and (number := whole(tasks)):
-            return number
-    return default
+OF_A_STEP = re.compile("SLURM_(PTY_|CPU_BIND)")
 
 
 def require_slots(wanted: LaunchRequest, env: Mapping[str, str]) -> None:
@@ -236,30 +206,19 @@ def require_slots(wanted: LaunchRequest, env: Mapping[str, str]) -> None:
         raise UsageProblem(
             what=f"{wanted.ranks} ranks cannot fill {wanted.nodes} nodes.", fix="Ask for at least one rank per node."
         )
-    if wanted.nodes and wanted.nodes > 1 and not (wanted.hosts or in_job(env)):
+    if wanted.nodes and wanted.nodes > 1 and not (wanted.hosts or hosts.in_job(env)):
         raise UsageProblem(
             what=f"There are no {wanted.nodes} nodes here.",
             why="This is not a job of a scheduler, and --hosts names none.",
             fix="Get an allocation, or name the hosts: --hosts node1:2,node2:2",
         )
-    granted = slurm_slots(env)
+    granted = hosts.slurm_slots(env)
     if granted and not wanted.hosts and wanted.ranks > granted:
         raise UsageProblem(
             what=f"{wanted.ranks} ranks do not fit this Slurm job.",
             why=f"It was granted {granted} (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE).",
             fix=f"Ask Slurm for more (-n {wanted.ranks}), or start fewer ranks.",
         )
-
-
-def slurm_slots(env: Mapping[str, str]) -> int:
-    """Return how many ranks a Slurm job has room for: its tasks, or its CPUs if more; 0 outside of one."""
-    tasks = env.get("SLURM_NTASKS", "") if env.get("SLURM_JOB_ID") else ""
-    return max(whole(tasks) or 0, sum(granted_cpus(env)))
-
-
-def granted_cpus(env: Mapping[str, str]) -> list[int]:
-    """Return how many CPUs a Slurm job has on each of its nodes; nothing outside of one."""
-    return counts(env.get("SLURM_JOB_CPUS_PER_NODE", "")) if env.get("SLURM_JOB_ID") else []
 
 
 def threads(wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -269,37 +228,25 @@ def threads(wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> dict[
     """
     if OF_THREADS in env:
         return {OF_THREADS: env[OF_THREADS]}
-    hosts, granted = placed(wanted, env).hosts, granted_cpus(env)
-    nodes = len(hosts) or min(wanted.nodes or len(granted) or 1, wanted.ranks)
-    each = max((slots for _, slots in hosts), default=-(-wanted.ranks // nodes))
+    named, granted = placed(wanted, env).hosts, hosts.granted_cpus(env)
+    nodes = len(named) or min(wanted.nodes or len(granted) or 1, wanted.ranks)
+    each = max((slots for _, slots in named), default=-(-wanted.ranks // nodes))
     share = (min(granted) if granted else physical_cores()) // each
     said = whole(env.get("SLURM_CPUS_PER_TASK", "")) if granted else None
     return {OF_THREADS: str(max(1, min(share, said or share)))}
 
 
-def in_job(env: Mapping[str, str]) -> bool:
-    """Say whether this process belongs to a job of a scheduler."""
-    rows = (*known("schedulers").values(), *table()["launcher"].values())
-    return any(env.get(row.get("job", "")) for row in rows)
-
-
-def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:
-    """Read "node1:2,node2" as hosts with slots (1 if left out). Raises UsageProblem."""
-    hosts = []
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?::([1-9]\d*))?", word)
-        if match is None:
-            raise UsageProblem(what=f"--hosts: {word!r} is no host.", fix="Write them as node1:2,node2:2")
-        hosts.append((match[1], int(match[2] or 1)))
-    return tuple(hosts)
-
-
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` as ranks are started with it: without what another launch has left over, and with what Open MPI
-    wants from root, if this is root.
+    """Return ``env`` as ranks are started with it: all of it, whatever a batch script was told to export.
+
+    What another launch has left over is left out, and so is what Slurm tells the step that this is called in: that it
+    has a terminal, and which CPUs are its. Root gets what Open MPI wants from it.
     """
-    dropped = leftovers(env)
+    of_step = [name for name in env if OF_A_STEP.match(name)] if env.get("SLURM_STEP_ID") else []
+    dropped = {*leftovers(env), *of_step}
     settings = {name: value for name, value in env.items() if name not in dropped}
+    if not re.match("(ALL)?(,|$)", env.get("SLURM_EXPORT_ENV", ""), re.IGNORECASE):
+        settings["SLURM_EXPORT_ENV"] = "ALL"  # by it srun, and an MPI's launcher that calls it, would pass on less
     if os.geteuid() != 0:
         return settings
     return {

@@ -24,7 +24,7 @@ from envkit.machine.host import Host, writable_parent
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
 from envkit.sources import fetch
-from envkit.sources.cache import distinct
+from envkit.sources.source_cache import distinct
 from envkit.system import files, process
 from envkit.system.resources import easybuild_collection, recipes
 

@@ -56,6 +56,11 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
         starts = [f"{self.styled(label, style)}  ", *[indent] * len(lines)]
         return [start + line for start, line in zip(starts, lines, strict=False)]
 
+    @staticmethod
+    def command(indent: int, text: str) -> str:
+        """A command on a line of its own, however long, to be pasted: indented by so many blanks."""
+        return " " * indent + " ".join(words.plain(text).splitlines())
+
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         """Columns two blanks apart; where they are too wide, the widest is wrapped."""
         cells = [list(header), *(list(map(words.plain, row)) for row in rows)]

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO, cast
 import msgspec
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, SourcesMissing
-from envkit.sources.cache import (
+from envkit.sources.source_cache import (
     CHUNK_BYTES,
     Source,
     SourceCache,

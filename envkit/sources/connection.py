@@ -27,8 +27,8 @@ from envkit.sources.answers import (
     in_time,
     limited,
 )
-from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
+from envkit.sources.source_cache import CHUNK_BYTES
 from envkit.system.files import open_plain
 
 if TYPE_CHECKING:

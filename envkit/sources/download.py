@@ -12,10 +12,10 @@ import msgspec
 from envkit.errors import DiskFull
 from envkit.sources.addresses import shown
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
-from envkit.sources.cache import Source, SourceCache, WrongContentError
 from envkit.sources.connection import Connection
 from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
+from envkit.sources.source_cache import Source, SourceCache, WrongContentError
 
 DOWNLOADS_AT_ONCE = 3
 EVENT_BYTES = 1 << 20

@@ -10,9 +10,9 @@ from pathlib import Path
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.availability import Answers, ask
 from envkit.sources.bundle import BundleManifest, admit, contradictions, read_bundle, read_manifest, write_bundle
-from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
 from envkit.sources.index import FileStore
+from envkit.sources.source_cache import Source, SourceCache, distinct
 
 __all__ = [
     "Answers",

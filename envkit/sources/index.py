@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from envkit.sources.addresses import redact, shown, without_login
 from envkit.sources.answers import RefusedError
-from envkit.sources.cache import Source
 from envkit.sources.connection import Connection, file_path
+from envkit.sources.source_cache import Source
 
 if TYPE_CHECKING:
     import httpx2

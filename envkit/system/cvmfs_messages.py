@@ -1,4 +1,4 @@
-"""The words of a CernVM-FS client that gave up, and what they mean. For namespace.py, so of the standard library."""
+"""The words of a CernVM-FS client that gave up, and their meaning. For mount_namespace.py: standard library alone."""
 
 import signal
 import sys

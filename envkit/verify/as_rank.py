@@ -18,7 +18,7 @@ import msgspec
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
-from envkit.launch import image_launch
+from envkit.launch import hosts, image_launch
 from envkit.system import files, process, record
 from envkit.verify import session, settings
 from envkit.verify.facts import Gathered, gather
@@ -222,6 +222,7 @@ def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) ->
     target, started, options = own.target, own.started, own.options
     expected = Expected(
         size=own.size,
+        granted=hosts.nodes(os.environ),
         frameworks=(target.framework,),
         left_out=target.others,
         required=target.requires | frozenset(options.require),

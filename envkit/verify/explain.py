@@ -18,9 +18,9 @@ from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
-from envkit.verify.host_files import not_as_installed
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected, HostFile, UnusablePlace
+from envkit.verify.package_files import not_as_installed
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher, leftover
+from envkit.launch import hosts, image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.system import process, temporary
 from envkit.system.resources import data
@@ -118,6 +118,7 @@ def expected_of(
     return Expected(
         size=wanted.ranks,
         nodes=wanted.nodes or len(wanted.hosts) or None,
+        granted=hosts.nodes(env),
         frameworks=(target.framework, *target.others),
         required=target.requires | frozenset(options.require),
         stacks=target.stacks_with(options.require),
@@ -234,7 +235,7 @@ def one_run(
     """Start so many ranks, for so long at most, or until all have come far enough; gather what they leave."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
-    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.spans
+    several = launch.remote or launch.spans or hosts.nodes(env) > 1
     meeting, began = session.of_starter(several, options.shared), time.monotonic()
     try:
         status, output, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)

@@ -122,17 +122,17 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `required` names flags, `stacks` for those that an environment of envkit's is not built with the stack that is ("":
     none is), `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
-    matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
-    else's), `launcher_said` what it said, `launcher` which it was and `stopped` which processes of it, or of its
-    ranks, a signal has stopped for good. `drift` is what has changed since the
-    installation (None: unknown), `broken` the first library, program or module file that has another size than it was
-    built with, or has gone. `leftover` are variables of another launch in the environment of this one, `horovod`
-    is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
-    envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
-    in for the machine's own ("": none does). `shadows` are files of the working folder that a script in it
-    imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
-    (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv` is
-    the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
+    matter), `granted` how many nodes the job has (0: it is none, or does not tell), `shared` is the folder where they
+    met. `launcher_status` is how the launcher ended (None: somebody else's), `launcher_said` what it said, `launcher`
+    which it was and `stopped` which processes of it, or of its ranks, a signal has stopped for good. `drift` is what
+    has changed since the installation (None: unknown), `broken` the first library, program or module file that has
+    another size than it was built with, or has gone. `leftover` are variables of another launch in the environment of
+    this one, `horovod` is the folder of the package that is to be verified ("": whichever is there). `environment` is
+    what a command of envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a
+    wheel that stands in for the machine's own ("": none does). `shadows` are files of the working folder that a script
+    in it imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit
+    that (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv`
+    is the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
     that the environment has, too, and `fixed` the versions that the environment has, by normalized name. `added` are
     the modules that ranks import of what was added to the stack, each after its extra's name, `software` is the folder
     of each extra, and `replaced` says which packages of the stack they have in another version. `origin` is the cache
@@ -154,6 +154,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     built: BuildFlags | None = None
     gpus: bool = False
     nodes: int | None = None
+    granted: int = 0
     shared: str = ""
     launcher_status: int | None = None
     launcher_said: str = ""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from envkit.inside.probe.started import ancestors, detect, is_unseen, variables_of
 from envkit.knowledge.known import known
-from envkit.launch import launcher
+from envkit.launch import hosts, launcher
 from envkit.system import files, process
 from envkit.verify.outcome import EndedJob, SessionLimit, Setting, UnusablePlace
 
@@ -45,14 +45,18 @@ def is_harmless(setting: Setting) -> bool:
 
 
 def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield those variables that a user sets; those of the launcher of this rank, and of envkit for root, are not."""
+    """Yield those variables that a user sets: not those of this rank's launcher, of the job, and of envkit for root."""
     table, by = known("settings"), detect(env)
     own = {*variables_of(by, env)} if by and not is_unseen(by, env) else set()
-    not_own = f"{table['unless']}|{table['of_mpirun']}" if "OMPI_COMM_WORLD_SIZE" in env else table["unless"]
+    not_own = [
+        table["unless"],
+        *([table["of_mpirun"]] if "OMPI_COMM_WORLD_SIZE" in env else []),
+        *([table["of_scheduler"]] if hosts.in_job(env) else []),
+    ]
     for pattern in table["variables"]:
         for name in sorted(ranks):
             by_python = name == "LC_CTYPE" and env.get(name) == "C.UTF-8"  # Python's own, where there is no locale
-            others = name in own or by_python or re.fullmatch(not_own, name)
+            others = name in own or by_python or re.fullmatch("|".join(not_own), name)
             if name in env and re.fullmatch(pattern, name) and not others:
                 yield Setting(kind="variable", name=name, value=env[name])
 

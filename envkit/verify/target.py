@@ -210,7 +210,7 @@ def is_file(path: str) -> bool:
 
 
 def find(name: str | None, prefix: str | None = None, framework: str | None = None) -> Target:
-    """Return the target: the environment of that name, else the one that the caller stands in, else the only one.
+    """Return the target: the environment of that name, else that which is entered, the default, or the only one.
 
     Raises EnvironmentMissing, EnvironmentDamaged, HostProblem, UsageProblem.
     """

@@ -167,6 +167,7 @@ def test_a_login_node_is_told_to_ask_in_a_job() -> None:
     )
     [note] = [note for note in judge(facts(schedulers=(slurm,))).notes if note.id == "login-node"]
     assert "srun -N 1 -n 1 envkit doctor" in note.fix
+    assert note.what.startswith("Slurm is installed, and you are not in a Slurm job: this may be a login node.")
     assert "login-node" not in noted(facts(schedulers=(msgspec.structs.replace(slurm, job=True),)))
     assert "login-node" not in noted(facts(schedulers=()))
     assert "login-node" in noted(facts("login")) - noted(facts("job"))

@@ -45,7 +45,7 @@ from envkit.methods import installed
 from envkit.planning.stack import stacks
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
-from envkit.sources.cache import STAMPS, SourceCache
+from envkit.sources.source_cache import STAMPS, SourceCache
 from envkit.system.decompression import zstd
 from envkit.system.resources import data as resource
 from envkit.system.resources import recipes

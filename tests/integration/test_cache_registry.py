@@ -21,20 +21,20 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from envkit.cache import layout, place
-from envkit.cache import registry as oci
+from envkit.cache import contents, layout, place
+from envkit.cache import oci as oci
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
-from envkit.install import sharing
+from envkit.install import cache_push
 from envkit.sources import answers
 from envkit.sources.answers import RefusedError
 from envkit.sources.fetch import fetch
 
 from ..test_cache import MODULE, OTHER, described, module_in, packed, put
 from ..test_cache_pull import states, take
-from ..test_cache_sources import TEXTS, contents, sources
+from ..test_cache_sources import TEXTS, files_in, sources
 from . import registry
 from .site import needs
 
@@ -105,7 +105,7 @@ class TestRegistry:
         assert cache.names("Horovod/1.0") == []
         assert (put(cache.entry(name_of(made)), tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
         assert not publish(cache, made, tmp_path / "packed")
-        assert [one.state for one in sharing.verified([cache], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([cache], ()).builds] == ["unsigned"]
 
     def test_a_signature_that_comes_later(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache = here()
@@ -122,7 +122,7 @@ class TestRegistry:
         assert [states(take(cache, Place(named=str(new)))) for _ in range(2)] == [["copied"], ["there"]]
         assert (new / layout.object_of(made.sha256)).read_bytes() == (tmp_path / "packed").read_bytes()
         assert [states(take(str(new), other)) for _ in range(2)] == [["copied"], ["there"]]
-        assert [one.state for one in sharing.verified([other], ()).builds] == ["unsigned"]
+        assert [one.state for one in contents.verified([other], ()).builds] == ["unsigned"]
 
     def test_sources(self, here: Callable[[], Place], tmp_path: Path) -> None:
         """Each is an artifact of its own, so that the registry keeps it, and none is taken for a build."""
@@ -130,18 +130,18 @@ class TestRegistry:
         (tmp_path / "own").mkdir()
         for name, text in TEXTS.items():
             (tmp_path / "own" / name).write_bytes(text)
-        assert [sharing.push_sources(cache, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
+        assert [cache_push.push_sources(cache, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
         tags = oci.Reached(cache.named).ask("GET", "tags/list", 200).json()["tags"]
         assert sorted(tags) == sorted(f"source-{one.sha256}" for one in sources())
-        assert cache.names() == [] and sharing.prune(cache, 0, dry_run=False).removed == ()
+        assert cache.names() == [] and contents.prune(cache, 0, dry_run=False).removed == ()
         fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[cache])
-        assert contents(tmp_path / "new") == TEXTS
-        found = sharing.verified([cache], []).sources
+        assert files_in(tmp_path / "new") == TEXTS
+        found = contents.verified([cache], []).sources
         assert {one.sha256: (one.size, one.wrong) for one in found} == {
             one.sha256: (len(TEXTS[one.filename]), "") for one in sources()
         }
         cache.writable.remove(cache.named, f"sources/{found[0].sha256}")
-        assert [one.sha256 for one in sharing.verified([cache], []).sources] == [found[1].sha256]
+        assert [one.sha256 for one in contents.verified([cache], []).sources] == [found[1].sha256]
 
     def test_pushes_at_the_same_time(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache, of, errors = here(), packed(tree, tmp_path / "packed"), list[Exception]()
@@ -167,7 +167,7 @@ class TestRegistry:
         [told, of] = sorted(cache.writable.stored(cache.named), key=lambda one: one.name)
         assert (of.name, of.size) == (layout.object_of(made.sha256), made.size)
         assert told.name == f"manifests/{name_of(made)}" and abs(told.changed - time.time()) < 60
-        assert sharing.prune(cache, 0, dry_run=True).removed == ()
+        assert contents.prune(cache, 0, dry_run=True).removed == ()
         cache.writable.remove(cache.named, told.name)
         cache.writable.remove(cache.named, told.name)
         assert cache.names() == []

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-from envkit.apptainer.layers import mirror
+from envkit.apptainer.image_plan import mirror
 from envkit.system.files import discard
 
 from ..checkout import checkout, clone

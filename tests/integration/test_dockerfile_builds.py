@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from envkit.apptainer import method
-from envkit.apptainer.layers import content
+from envkit.apptainer.image_plan import content
 from envkit.environments import lockfile as locks
 from envkit.environments.prefix import Prefix
 from envkit.errors import RecipeInvalid

@@ -26,7 +26,7 @@ from ..eessi_tree import REPOSITORY
 from .site import SYSTEM_PATH, needs
 
 ENVKIT = Path(sys.executable).with_name("envkit")
-NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 BINDS = {sys.prefix, sys.base_prefix, str(PACKAGE.parent)}
 
 pytestmark = pytest.mark.integration

@@ -28,7 +28,7 @@ from .site import FUSE_FOR_ALL, SYSTEM_PATH, needs, until
 from .terminal import Terminal
 
 ENVKIT = Path(sys.executable).with_name("envkit")
-NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 AWKWARD = ["two words", "$(touch made) `id` $HOME *", "", "line\nline", "--", "--version", "é"]
 MACHINE = os.uname().machine
 LOADING = "CernVM-FS: loading Fuse module... done"

@@ -60,7 +60,7 @@ def built(place: Site) -> set[str]:
 
 def mounted(folder: Path) -> tuple[str, ...]:
     """What stands before a command to which a folder is mounted where EESSI is."""
-    return (sys.executable, "-I", "-S", str(data("system/namespace.py")), "bind", str(folder), REPOSITORY, "--")
+    return (sys.executable, "-I", "-S", str(data("system/mount_namespace.py")), "bind", str(folder), REPOSITORY, "--")
 
 
 def test_what_the_eb_of_eessi_builds(place: Site, tree: Path) -> None:

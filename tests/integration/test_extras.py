@@ -11,7 +11,7 @@ from envkit.environments.prefix import Prefix
 from envkit.machine import host
 from envkit.planning import extras
 from envkit.planning.stack import Stack, select, stacks
-from envkit.sources.cache import distinct
+from envkit.sources.source_cache import distinct
 
 from ..stacks import BUILD_S, Site
 

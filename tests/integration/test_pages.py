@@ -55,15 +55,30 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
             "tests/test_cache_bucket.py has a server of buckets",
         "mkdir -m 2775 /project/envkit-cache": "it is there, from the page's beginning",
         "envkit install pytorch-2.13-cpu-image": "tests/integration/test_images.py builds it",
+        "envkit install pytorch-2.13-cpu-image --dry-run": "tests/integration/test_images.py plans it",
         "envkit cache push pytorch-2.13-cpu-image --to /project/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_images.py pushes it",
-        "envkit install pytorch-2.13-cpu-image --sandbox": "tests/integration/test_images.py takes layers",
+        "envkit install pytorch-2.13-cpu-image --sandbox --dry-run": "tests/integration/test_images.py takes layers",
         "apptainer registry login --username me oras://registry.hpc.example.org":
             "tests/integration/test_cache_registry.py has a registry",
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_cache_registry.py has a registry",
     },
-    "configuration.md": {"envkit list": "tests/test_docs.py has the mistake that it is shown with"},
+    "configuration.md": {
+        "envkit list": "tests/test_docs.py has the mistake that it is shown with",
+        **dict.fromkeys(
+            (
+                "sudo sh -c '/opt/envkit/bin/envkit completion bash > /usr/share/bash-completion/completions/envkit'",
+                "sudo sh -c '/opt/envkit/bin/envkit completion zsh > /usr/share/zsh/site-functions/_envkit'",
+                (
+                    "sudo sh -c '/opt/envkit/bin/envkit completion fish > "
+                    "/usr/share/fish/vendor_completions.d/envkit.fish'"
+                ),
+                "sudo /opt/envkit/bin/envkit help --man /usr/local/share/man/man1",
+            ),
+            "for all users; tests/test_completion.py and tests/test_manual.py print them",
+        ),
+    },
     "doctor.md": {"envkit doctor --submit": "tests/lab/test_pages_in_jobs.py has a cluster"},
     "elastic.md": {
         "echo ray==2.52.0 > requirements.txt": "Ray is not reliable here, as the page says",
@@ -161,7 +176,7 @@ BEFORE: Mapping[str, str] = {"cache.md": "envkit verify pytorch-2.13-cpu"}  # wh
 
 INSTEAD: Mapping[str, str] = {  # what stands for something of the page's own machine
     "/project/": "~/project/",
-    "/root/cache.pem": "~/cache.pem",
+    "/sw/envkit/cache.pub": "~/cache.pub",
     "envkit clean all": "envkit clean all --yes",  # a terminal would ask
     "~/.local/share/envkit/x86_64-py3.11": f"$ENVKIT_PREFIX/{Platform.own()}",
     "--network-interfaces eth0": "--network-interfaces lo",
@@ -244,7 +259,7 @@ def in_shell(script: str, home: Path, prefix: Path, copy: Path, settings: Mappin
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    bound = [sys.executable, "-I", "-S", str(data("system/namespace.py")), "bind", str(copy), str(prefix), "--"]
+    bound = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py")), "bind", str(copy), str(prefix), "--"]
     running = subprocess.Popen(
         [*bound, "bash", "-c", f". {LMOD}\n{script}"],
         env={**kept, **own, **settings},

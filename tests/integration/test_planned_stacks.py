@@ -9,7 +9,7 @@ from envkit.easybuild import eb_command
 from envkit.environments.prefix import Prefix
 from envkit.machine import host
 from envkit.planning.stack import REFERENCE, select
-from envkit.sources.cache import distinct
+from envkit.sources.source_cache import distinct
 from envkit.system.resources import recipes
 
 from ..stacks import Site

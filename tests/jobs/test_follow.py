@@ -26,6 +26,22 @@ def explained(reason: str) -> str:
     return slurm.explain("7", JobStatus(state="PENDING", reason=reason)).meaning
 
 
+@pytest.mark.parametrize(("inside", "left"), [(True, ["SLURM_CONF"]), (False, ["SLURM_CONF", "SLURM_CPU_BIND"])])
+def test_what_slurm_has_told_a_job_does_not_go_on_to_the_next(
+    inside: bool, left: list[str], fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a user it is an option for srun, as of a login shell."""
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    of_job = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "9", "SLURMD_NODENAME": "n1"} if inside else {}
+    for name, value in {**of_job, "SLURM_CPU_BIND": "none", "SLURM_CONF": "/etc/slurm.conf"}.items():
+        monkeypatch.setenv(name, value)
+    fake_slurm.program("sbatch", f"env >{tmp_path}/told; echo 7")
+    assert slurm.submit(b"#!/bin/sh\n").number == "7"
+    names = [line.partition("=")[0] for line in (tmp_path / "told").read_text().splitlines()]
+    assert sorted(name for name in names if name.startswith("SLURM")) == left
+
+
 def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None:
     fake_slurm.log.write_text("first\nlast\n")
     log = str(fake_slurm.log)
@@ -162,7 +178,8 @@ def test_a_slurm_that_does_not_say(says: str, fake_slurm: FakeSlurm, monkeypatch
     assert says in refused.value.why
 
 
-def test_a_controller_that_answers_again(fake_slurm: FakeSlurm, capfd: Output) -> None:
+def test_a_controller_that_answers_again(fake_slurm: FakeSlurm, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE_S", 30.0)
     text = told("COMPLETED")
     (fake_slurm.folder / "text").write_text(text)
     fake_slurm.program(

@@ -62,6 +62,27 @@ def test_salloc(verifying: Verifying) -> None:
     assert_passed(done, "srun", 2, 2)
 
 
+def test_srun_in_a_shell_of_salloc(verifying: Verifying) -> None:
+    """The shell has a terminal, of which srun tells its ranks as well."""
+    ranks = ["env", "SLURM_PTY_PORT=34889", "srun", "--mpi=pmix", *verifying.ranks()]
+    done = verifying.run(["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *ranks])
+    assert_passed(done, "srun", 4, 2)
+    assert done.ranks == dict.fromkeys(range(4), 0)
+
+
+def test_several_ranks_from_a_shell_that_srun_has_started(verifying: Verifying) -> None:
+    """As a notebook in a job has."""
+    asked = ["envkit", "verify", STACK, "--json", "-n", "2"]
+    done = verifying.run(["salloc", "--quiet", "--nodes=1", "--ntasks-per-node=2", "srun", "--mpi=none", "-n1", *asked])
+    assert_passed(done, "srun", 2, 1)
+
+
+def test_mpirun_fills_the_nodes_of_a_job(verifying: Verifying) -> None:
+    words = f"envkit verify {STACK} --json --launcher mpirun"
+    done = verifying.batch(words, options=["--nodes=2", "--ntasks-per-node=2", "--export=PATH,HOME"])
+    assert_passed(done, "mpirun", 4, 2)
+
+
 def test_mpirun_over_hosts(verifying: Verifying) -> None:
     done = verifying.run([*verifying.mpirun("--host", "node0:2,node1:2", "-np", "4"), *verifying.ranks()])
     assert_passed(done, "mpirun", 4, 2)
@@ -97,6 +118,16 @@ def test_horovodrun_with_mpi(verifying: Verifying) -> None:
     done = horovodrun(verifying, "--mpi")
     assert_passed(done, "mpirun", 2, 1)
     assert done.ranks == {0: 0, 1: 0}
+
+
+def test_horovodrun_with_mpi_in_a_job_of_two_nodes(verifying: Verifying) -> None:
+    """It takes all variables along, that of the first node's name as well."""
+    output, ranks = verifying.folder / "output", " ".join(verifying.ranks())
+    words = f"horovodrun --mpi -np 4 -H node0:2,node1:2 --output-filename {output} {ranks}"
+    done = verifying.batch(f"envkit run {STACK} -- {words}", options=["--nodes=2", "--ntasks-per-node=2"])
+    (first,) = [path for path in output.rglob("stdout") if path.parent.name in ("rank.0", "rank.00")]
+    shown = re.sub(r"\[[0-9,]+\]<stdout>:", "", first.read_text())
+    assert_passed(replace(done, out=shown), "mpirun", 4, 2)
 
 
 def test_horovodrun_as_the_launcher(verifying: Verifying) -> None:

@@ -197,6 +197,15 @@ def test_index_0_in_each_rank_may_be_different_gpus() -> None:
     assert results(ranks(*both))["gpu-unused"].status is Status.PASS
 
 
+def test_a_gpu_of_its_own_for_each_rank_is_told() -> None:
+    """As of --gpus-per-task: hvd.local_rank() names no GPU then."""
+    each = [rank(number, gpus=Gpus(count=1, uuids=(str(number),)), device=Device(index=0)) for number in (0, 1)]
+    found = results(ranks(*each))["gpu-visible"]
+    assert found.status is Status.WARN
+    assert "sees 1 of the GPUs of its node, where its local rank is 1" in found.message
+    assert results(ranks(each[0]))["gpu-visible"].status is Status.PASS
+
+
 def test_the_same_index_on_two_nodes_is_no_sharing() -> None:
     there = replace(rank(1, device=Device(index=0)), host="node2")
     assert results(ranks(rank(0), there))["gpu-shared"].status is Status.PASS

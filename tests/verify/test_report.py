@@ -33,7 +33,8 @@ def test_it_fits_80_columns_and_is_plain_when_piped(name: str) -> None:
     stream = io.StringIO()
     text = to_text(report(name), stream)
     assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= 80
+    commands = {f"{' ' * 14}{command}" for result in report(name).problems for command in result.commands}
+    assert max(len(line) for line in text.splitlines() if line not in commands) <= 80
     assert text.startswith(report(name).verdict.upper())
 
 
@@ -338,6 +339,14 @@ def test_numbers_and_names_are_written_as_the_field_does(written: str, right: st
 @pytest.mark.parametrize(("code", "version"), [(21803, "2.18.3"), (2408, "2.4.8"), (22907, "2.29.7")])
 def test_nccl_codes_are_shown_as_versions(code: int, version: str) -> None:
     assert words.nccl_version(code) == version
+
+
+def test_a_command_of_a_remedy_stands_on_one_line_to_be_pasted() -> None:
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    long = f"sed -i.before '/^[[:space:]]*btl[[:space:]]*=/d  ' /home/me/{'folder/' * 20}mca-params.conf"
+    lines = render(replace(shown, results=(replace(worst, commands=(long, "two\nlines\x1b[2J")),))).splitlines()
+    assert [line for line in lines if line.endswith((long, "lines"))] == [f"{' ' * 14}{long}", f"{' ' * 14}two lines"]
 
 
 def test_what_follows_from_the_root_cause_is_cut_short() -> None:

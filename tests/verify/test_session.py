@@ -167,6 +167,9 @@ def test_a_secret_that_others_may_know_is_none(home: Path, kind: str) -> None:
     assert temporary_folders.secret() == b""
 
 
+HERE = socket.gethostname().partition(".")[0]
+
+
 @pytest.mark.parametrize(
     ("env", "name"),
     [
@@ -174,12 +177,14 @@ def test_a_secret_that_others_may_know_is_none(home: Path, kind: str) -> None:
         ({}, socket.gethostname()),
         ({"SLURMD_NODENAME": "node3", "MPI_LOCALRANKID": "0"}, socket.gethostname()),
         ({"SLURMD_NODENAME": "node3", "HOROVOD_HOSTNAME": "node4"}, socket.gethostname()),
+        ({"SLURMD_NODENAME": "node3", "OMPI_COMM_WORLD_RANK": "0"}, socket.gethostname()),  # -x of horovodrun
+        ({"SLURMD_NODENAME": f"{HERE}.site", "OMPI_COMM_WORLD_RANK": "0"}, f"{HERE}.site"),
     ],
 )
 def test_what_another_node_has_named_is_not_this_one(
     env: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("SLURMD_NODENAME", "MPI_LOCALRANKID", "HOROVOD_HOSTNAME"):
+    for variable in ("SLURMD_NODENAME", "MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in env.items():
         monkeypatch.setenv(variable, value)

@@ -83,6 +83,22 @@ def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: li
     assert found == shown if inside else len(found) == shown
 
 
+@pytest.mark.parametrize("job", [True, False])
+def test_what_slurm_sets_in_its_jobs_is_not_the_users(job: bool, home: Path) -> None:
+    """As of Slurm 23.11. Without CUDA_VISIBLE_DEVICES, where nothing else keeps jobs apart, GPUs of others are used."""
+    env = {"HOME": str(home / "nothing"), "PATH": "/usr/bin", "NCCL_DEBUG": "INFO"} | (
+        {"SLURM_JOB_ID": "7"} if job else {}
+    )
+    of_slurm = {
+        "OMPI_MCA_plm_slurm_args": "--external-launcher", "PRTE_MCA_plm_slurm_args": "--external-launcher",
+        "HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER_EXTRA_ARGS": "--external-launcher",
+        "I_MPI_HYDRA_BOOTSTRAP": "slurm", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "--external-launcher",
+        "CUDA_VISIBLE_DEVICES": "2", "ROCR_VISIBLE_DEVICES": "2",
+    }  # fmt: skip
+    found = {setting.name for setting in settings.variables(env | of_slurm, env | of_slurm)}
+    assert found == ({"NCCL_DEBUG"} if job else {"NCCL_DEBUG", *of_slurm})
+
+
 @pytest.mark.parametrize("listens", [True, False])
 def test_what_horovodrun_sets_for_its_ranks_is_not_the_users(listens: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, is_unseen, leftovers, recognise
-from envkit.launch.launcher import ranks_here, slurm_slots, variables
+from envkit.launch.hosts import ranks, slurm_slots
+from envkit.launch.launcher import variables
 
 
 def told(text: str) -> dict[str, str]:
@@ -27,6 +28,7 @@ JOBID = "OMPI_MCA_ess_base_jobid=5"
 OMPI = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2"
 HYDRA = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
 RSH = "MPIRUN_ID=77 MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1 MV2_COMM_WORLD_LOCAL_SIZE=2"
+SHELL = "SLURM_JOB_ID=9 SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_PTY_PORT=1"
 BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
 
 
@@ -68,10 +70,27 @@ def test_the_launcher_is_told_by_the_variables(
 
 
 @pytest.mark.parametrize(
-    "env", ["", BATCH, f"{STEP} SLURM_PTY_PORT=1", "HOROVOD_CONTROLLER=gloo", "PBS_JOBID=1", "OMPI_COMM_WORLD_RANK="]
+    "env",
+    [
+        "",
+        BATCH,
+        SHELL,
+        f"{SHELL} PMI_RANK=0 PMI_SIZE=1",
+        "HOROVOD_CONTROLLER=gloo",
+        "PBS_JOBID=1",
+        "OMPI_COMM_WORLD_RANK=",
+    ],
 )
 def test_a_login_shell_a_batch_script_and_an_interactive_step_are_no_ranks(env: str) -> None:
     assert detect(told(env)) is None
+
+
+@pytest.mark.parametrize("of_mpi", ["", "PMIX_RANK=3 PMIX_NAMESPACE=s", "PMI_RANK=3 PMI_SIZE=4"])
+def test_ranks_that_are_started_in_a_shell_of_salloc_are_ranks(of_mpi: str) -> None:
+    """The shell has a terminal, of which srun tells its ranks as well."""
+    env = told(f"{STEP} SLURM_PTY_PORT=1 {of_mpi}")
+    assert detect(env) == Started("srun", "srun", 3, 4, 1, 2, "9-1")
+    assert leftovers(env) == []
 
 
 def test_every_row_is_whole() -> None:
@@ -172,7 +191,7 @@ def test_strange_variables_of_launchers() -> None:
             env["PMIX_SERVER_URI4"] = chance.choice(URIS)
         found, left = recognise(env)
         assert set(left) <= set(env)
-        assert ranks_here(env) >= 1 and slurm_slots(env) >= 0
+        assert ranks(env) >= 1 and slurm_slots(env) >= 0
         if found:
             believed += 1
             assert 0 <= found.rank < (found.size or 10**9) and (found.size is None or found.size > 0)

@@ -57,6 +57,26 @@ INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
 
 
 @pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/opt/intel/oneapi/mpi/2021.18/lib/libmpi.so.12.0.0", "Intel MPI"),
+        ("/opt/intel/compilers_and_libraries_2020.4.304/linux/mpi/intel64/lib/release/libmpi.so.12", "Intel MPI"),
+        ("/apps/easybuild/software/impi/2021.9.0-intel-compilers-2023.1.0/mpi/2021.9.0/lib/libmpi.so.12", "Intel MPI"),
+        ("/spack/oneapi-2023.1.0/intel-oneapi-mpi-2021.10.0-abc/mpi/2021.10.0/lib/libmpi.so.12", "Intel MPI"),
+        ("/spack/intel-mpi-2019.10.317-abc/compilers/linux/mpi/intel64/lib/release/libmpi.so.12", "Intel MPI"),
+        ("/spack/linux-almalinux8-zen/intel-2021.10.0/openmpi-4.1.6-abc/lib/libmpi.so.40.30.6", "Open MPI"),
+        ("/opt/apps/intel19/mvapich2/2.3.7/lib/libmpi.so.12", "MVAPICH"),
+        ("/opt/aurora/25.1/spack/oneapi-2025.2.0/mpich-develop-git-abc/lib/libmpi.so.12", "MPICH"),
+        ("/opt/intel/mpich-4.2/lib/libmpi.so.12", "MPICH"),
+        ("/opt/cray/pe/mpich/8.1.32/ofi/intel/2022.1/lib/libmpi_intel.so.12", "Cray MPICH"),
+    ],
+)
+def test_the_family_of_an_mpi_by_its_path(path: str, name: str) -> None:
+    """A folder that is named after Intel's compiler holds any MPI. The paths are those of clusters."""
+    assert family(path) == name
+
+
+@pytest.mark.parametrize(
     ("launcher", "title", "facts", "cause", "remedy"),
     [
         ("mpiexec", "mpiexec of MPICH", {"libraries": OPEN_MPI}, "does not understand that launcher", "own mpirun"),
@@ -193,11 +213,11 @@ def test_the_nodes_of_a_step_count_only_for_what_srun_has_started(launcher: str 
     assert not [result for result in check(facts, ASKED) if result.id == "hosts-used"]
 
 
-@pytest.mark.parametrize(("nodes", "warns"), [("2", True), ("1", False), ("8", False)])
-def test_fewer_hosts_than_the_job_has(nodes: str, warns: bool) -> None:
+@pytest.mark.parametrize(("nodes", "warns"), [(2, True), (1, False), (8, False), (0, False)])
+def test_fewer_hosts_than_the_job_has(nodes: int, warns: bool) -> None:
     """Of 8 nodes, 4 ranks cannot be on each."""
-    facts = [replace(one, environment={"SLURM_JOB_NUM_NODES": nodes}) for one in on_hosts("a", "a", "a", "a")]
-    told = [result for result in check(facts, ASKED) if result.id == "hosts-used"]
+    facts = on_hosts("a", "a", "a", "a")
+    told = [result for result in check(facts, replace(ASKED, granted=nodes)) if result.id == "hosts-used"]
     assert [result.status for result in told] == [Status.WARN] * warns
 
 

@@ -34,17 +34,20 @@ LOOK_S = 1.0
 PAUSED = 5  # looks at which a rank's watchdog was stopped
 ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
+CARRYING = ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK")  # of launchers that carry variables along
 NEEDED = ("horovod", "import", "load", "init")
 
 
 def name_of_node() -> str:
     """Return the name of this node; Slurm's name first, since several of its nodes may share one host name.
 
-    The launcher of MPICH and Intel MPI, and horovodrun, take the variables of the node that they were started on to
-    every other one.
+    The launcher of MPICH and Intel MPI, and horovodrun, which may call Open MPI's, take the variables of the node that
+    they were started on to every other one.
     """
-    is_carried = any(name in os.environ for name in ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME"))
-    return (not is_carried and os.environ.get("SLURMD_NODENAME")) or socket.gethostname()
+    own, of_slurm = socket.gethostname(), os.environ.get("SLURMD_NODENAME", "")
+    may_be_carried = any(name in os.environ for name in CARRYING)
+    is_own = of_slurm.partition(".")[0] == own.partition(".")[0]
+    return of_slurm if of_slurm and (is_own or not may_be_carried) else own
 
 
 def file_name() -> str:

@@ -1,8 +1,9 @@
 """Which launcher started this process, as which rank: by its variables, and where they may be left over, by itself.
 
 `launchers.json` has of each launcher its variables, by which of them its job is known, what else it sets for a rank
-(`also`, a regular expression), what it is called above a rank (`parents`, another one), and what it opens for one: a
-socket, an address, a PMIx server. It is believed where nothing is known of these.
+(`also`, a regular expression), what it is called above a rank (`parents`, another one), what it opens for one: a
+socket, an address, a PMIx server, and what it sets for a shell (`terminal`). It is believed where nothing is known of
+these.
 """
 
 import ipaddress
@@ -96,7 +97,15 @@ def is_unseen(launch: Started, env: Mapping[str, str]) -> bool:
 
 def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     needed = [row["rank"]] + row.get("needs", [])
-    return all(env.get(name) for name in needed) and not any(env.get(name) for name in row.get("unless", []))
+    return all(env.get(name) for name in needed) and not is_shell(row, env)
+
+
+def is_shell(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
+    """Whether this is a shell that a launcher has given a terminal, as salloc does: alone, it is no rank.
+
+    Ranks that are started in that shell have its variable, too.
+    """
+    return bool(env.get(row.get("terminal", ""))) and env.get(row["size"], "1") == "1"
 
 
 def agree(launch: Started, other: Started) -> bool:

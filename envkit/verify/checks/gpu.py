@@ -30,7 +30,16 @@ def gpu_visible(ranks: Ranks) -> list[Result]:
                 return [ranks.outcome("gpu-visible", case, **values, **hidden(facts))]
             if facts.gpus is None:
                 return [ranks.not_measured("gpu-visible", facts, required=False)]
+    few = next((facts for facts in having if has_few(facts)), None)
+    if few and few.gpus and few.world:
+        return [ranks.outcome("gpu-visible", "few", rank=few.label, seen=few.gpus.count, local=few.world.local_rank)]
     return [ranks.outcome("gpu-visible", "pass")]
+
+
+def has_few(facts: RankFacts) -> bool:
+    """Say whether a rank sees fewer of its node's GPUs than the number that it has there asks for."""
+    local = facts.world.local_rank if facts.world else None
+    return bool(facts.gpus and isinstance(local, int) and facts.gpus.count <= local < node_count(facts))
 
 
 def gpu_driver(ranks: Ranks) -> list[Result]:

@@ -69,9 +69,6 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("ranks-unique", case, told=shown, size=ranks.expected.size)]
 
 
-NODES_OF_JOB = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-
-
 def hosts_used(ranks: Ranks) -> list[Result]:
     """Whether the ranks are on as many hosts as there should be."""
     by_srun = [facts for facts in ranks.facts if facts.started and facts.started.launcher == "srun"]
@@ -83,7 +80,7 @@ def hosts_used(ranks: Ranks) -> list[Result]:
         return [ranks.outcome("hosts-used", "pods", host=next(iter(used)))]
     if len(ranks.facts) < ranks.expected.size:
         return []
-    granted = max((facts.number(name) or 0 for facts in ranks.facts for name in NODES_OF_JOB), default=0)
+    granted = ranks.expected.granted
     if not wanted and len(used) < granted <= ranks.expected.size:
         return [ranks.outcome("hosts-used", "fewer", granted=granted, used=len(used))]
     if not wanted:

@@ -45,7 +45,5 @@ def explained(check: str, stream: TextIO) -> str:
         block = paper.paragraph(f"{status.upper():>11}", COLOURS[status], f"{case}: {words['message']}")
         for part in ("cause", "remedy"):
             block += paper.paragraph(f"{part:>11}", "bold", words.get(part, ""))
-        for command in words.get("commands", ()):
-            block += paper.paragraph("           ", "bold", command)
-        blocks.append(block)
+        blocks.append([*block, *(paper.command(13, command) for command in words.get("commands", ()))])
     return "\n\n".join("\n".join(block) for block in blocks)

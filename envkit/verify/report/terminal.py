@@ -75,9 +75,7 @@ def problem(result: Result, paper: Paper) -> list[str]:
     lines = paper.paragraph(result.status.upper(), COLOURS[result.status], text)
     for name, why in (("cause", result.cause), ("remedy", result.remedy)):
         lines += paper.paragraph(f"      {name:>6}", "bold", why)
-    for command in result.commands:
-        lines += paper.paragraph("            ", "bold", command)
-    return lines
+    return [*lines, *(paper.command(14, command) for command in result.commands)]
 
 
 def consequences(report: Report, paper: Paper) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from envkit import cli
+from envkit.apptainer.image_plan import Base, ImageRecipe, plan
 from envkit.apptainer.installation import ImageInstallation
-from envkit.apptainer.layers import Base, ImageRecipe, plan
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError
 from envkit.install import install

@@ -367,6 +367,16 @@ def require(named: str) -> None:
         Reached(named).ask("GET", "tags/list?n=1", 200, NO_SUCH)
 
 
+def refuses(module: str) -> str:
+    """Say why no build can be called so, whatever its key is; nothing where one can."""
+    try:
+        tag_of(f"{manifest.folder_of(module)}/{'0' * 64}.json")
+    except ValueError:
+        most = LONGEST - len(f".{'0' * 64}")
+        return f"A registry knows it by a tag, in which at most {most} letters, digits and . _ - stand for its name."
+    return ""
+
+
 def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
     """Hold nothing: there is no index."""
     return nullcontext()

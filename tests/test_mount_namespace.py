@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.system import namespace
+from envkit.system import mount_namespace
 from envkit.system.resources import data
 
 from .conftest import Fake
 
-NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 TARGET = "/cvmfs/software.eessi.io"
 
 
@@ -141,7 +141,7 @@ def test_a_client_that_fails_is_told_to_who_has_started_it(sharing: list[str], t
     done = inside(*sharing, "echo", "reached")
     assert (done.returncode, done.stdout) == (3, "")
     assert "could not mount the repository: a key is missing (status 15)." in done.stderr
-    assert not namespace.is_held(tmp_path / "shared")
+    assert not mount_namespace.is_held(tmp_path / "shared")
 
 
 @pytest.mark.parametrize("found", [[], ["1", "2"]], ids=["no keeper", "one that has gone"])
@@ -154,12 +154,12 @@ def test_a_keeper_that_does_not_stay_is_started_three_times(
         started.append(folder)
         return True
 
-    monkeypatch.setattr(namespace, "have_held", have_held)
-    monkeypatch.setattr(namespace, "ready", lambda *_, **__: found)
-    monkeypatch.setattr(namespace, "is_within", lambda _: False)
+    monkeypatch.setattr(mount_namespace, "have_held", have_held)
+    monkeypatch.setattr(mount_namespace, "ready", lambda *_, **__: found)
+    monkeypatch.setattr(mount_namespace, "is_within", lambda _: False)
     with pytest.raises(SystemExit) as ended:
-        namespace.join(tmp_path, [])
-    assert (ended.value.code, len(started)) == (3, namespace.TRIES)
+        mount_namespace.join(tmp_path, [])
+    assert (ended.value.code, len(started)) == (3, mount_namespace.TRIES)
     keeper = ", process 1" if found else ""
     assert capsys.readouterr().err == (
         f"envkit: What mounts it here does not stay, or does not answer ({tmp_path}{keeper}).\n"
@@ -170,11 +170,13 @@ def test_where_the_process_by_which_one_enters_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The keeper says why, and all who wait are told that it has failed."""
-    monkeypatch.setattr(namespace, "make", lambda *_: namespace.Mounted("0:1", os.getpid(), 0))
-    monkeypatch.setattr(namespace, "unshare", lambda *_: (_ for _ in ()).throw(OSError(1, "not allowed", "unshare")))
-    files = namespace.Files(tmp_path)
-    namespace.begin(tmp_path, [])
+    monkeypatch.setattr(mount_namespace, "make", lambda *_: mount_namespace.Mounted("0:1", os.getpid(), 0))
+    monkeypatch.setattr(
+        mount_namespace, "unshare", lambda *_: (_ for _ in ()).throw(OSError(1, "not allowed", "unshare"))
+    )
+    files = mount_namespace.Files(tmp_path)
+    mount_namespace.begin(tmp_path, [])
     with pytest.raises(SystemExit) as ended:
-        namespace.ready(files, time.monotonic() + 20, has_begun=True)
+        mount_namespace.ready(files, time.monotonic() + 20, has_begun=True)
     assert ended.value.code == 3
     assert capfd.readouterr().err == "envkit: not allowed (unshare).\n"

@@ -11,7 +11,7 @@ import pytest
 
 from envkit.system import process
 from envkit.system.process import Completed
-from envkit.verify.host_files import not_as_installed, verified
+from envkit.verify.package_files import not_as_installed, verified
 
 DEBIAN = """missing     /usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi3/mca_pml_ob1.so
 ??5??????   /usr/bin/orterun

@@ -1,6 +1,6 @@
 """Run a command where more is mounted, in a user namespace of its own, as the caller's own user.
 
-``python namespace.py WORD... -- COMMAND...``, where the words are, in this order:
+``python mount_namespace.py WORD... -- COMMAND...``, where the words are, in this order:
 
 ``shared FOLDER``: all who name this folder, which is on a local disk, share one namespace, and so one mount. Who comes
 first starts a process that makes it, its keeper, which ends with the last of them and of what they have started, and
@@ -19,7 +19,7 @@ own. All of them belong to the caller, the folders to one local disk.
 ``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG, and what it would tell the
 system's log is in a file of that name that ends in .syslog. It ends with this process, in whatever way that ends.
 
-``python namespace.py try`` finds out whether this user may do that.
+``python mount_namespace.py try`` finds out whether this user may do that.
 
 The root is a new one: every top-level folder of the old, and the targets. Nothing of it is seen outside, and
 the kernel takes it away with the last process. COMMAND takes the place of this process. Needs no rights, and the

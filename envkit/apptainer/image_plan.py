@@ -29,6 +29,7 @@ PIN = re.compile(
     r"^(?P<name>[\w.-]+)={2,3}(?P<version>\S+)(?: ; platform_machine == \"(?P<machine>\w+)\")? "
     r"--hash=sha256:(?P<sha256>[0-9a-f]{64})  # (?P<file>\S+)$"
 )
+MIRROR_OF = re.compile(r"^MirrorURL: (\S+)$", re.MULTILINE)  # in a definition file
 EXTRA_INDEX = re.compile(r"^--extra-index-url (\S+)$", re.MULTILINE)
 
 
@@ -40,15 +41,25 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to build: its recipe, and a key that is another one when anything it is made of is."""
+    """An image to build: its recipe, and a key that is another one when anything it is made of is.
+
+    ``mirror`` is that which a Debian is made from. Any mirror has the same packages, so it changes no key.
+    """
 
     name: str
     recipe: str
     key: str
     image: Path
+    mirror: str = ""
+
+    @property
+    def shared_key(self) -> str:
+        """The key that it has in caches."""
+        return shared_key(self.key, self.mirror)
 
 
 DEBIAN = "debian"  # the layer that others begin with, where it is made from a mirror
+IMAGE = "image"  # the last
 HOROVODS_PATCH = re.compile(r"Horovod-.*\.patch$")
 DATED = r"/\d{8}T\d{6}Z"
 MIRROR = rf"https?://[^\s@]+?/debian(?:{DATED})?"
@@ -94,6 +105,11 @@ class ImageRecipe:
         return {**defaults, **self.arguments, **self.own, "BASE": self.base.reference or defaults["BASE"]}
 
 
+def shared_key(key: str, mirror: str) -> str:
+    """Return the key that a layer has in caches: of a Debian the mirror counts, which what is built on it asks."""
+    return hashlib.sha256(f"{key} {mirror}".encode()).hexdigest() if mirror else key
+
+
 def place_of(layers: Path, name: str, key: str) -> Path:
     """Return where a layer lies in the folder of layers."""
     return layers / f"{name}-{key[:20]}.sif"
@@ -126,7 +142,7 @@ def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
             is_image = stage is stages[-1] and number == len(stage.layers)
             more = [layer.key for layer in planned] if is_image else [wanted.machine]
             key = key_of(key, sections, values, folder, more)
-            name = "image" if is_image else f"{stage.name}-{number}"
+            name = IMAGE if is_image else f"{stage.name}-{number}"
             path = place_of(layers, wanted.name if is_image else name, key)
             header = {"Bootstrap": below.bootstrap, "From": below.reference, "Stage": stage.name or "final"}
             parts = [(header, fill(sections, values))]
@@ -181,7 +197,7 @@ def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
     key = key_of("debootstrap", sections, values, folder, more)
     header = {name: definition_file.filled(value, values) for name, value in stage.header.items()}
     text = definition_file.write([(header, fill(sections, values))])
-    return Layer(name=DEBIAN, recipe=text, key=key, image=place_of(layers, DEBIAN, key))
+    return Layer(name=DEBIAN, recipe=text, key=key, image=place_of(layers, DEBIAN, key), mirror=mirror)
 
 
 def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section]:

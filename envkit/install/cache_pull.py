@@ -10,20 +10,21 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from envkit.cache import fit, folder, place, unpack
+from envkit.cache import contents, fit, folder, place, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.offers import untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
 from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
-from envkit.install import sharing
+from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 ID = re.compile("[0-9a-f]{6,64}")
+SHOWN = 5  # builds that were not copied
 State = Literal["copied", "there", "unfit", "unsigned", "bad"]
 
 
@@ -67,8 +68,8 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
             why="Only that place itself is named, by --from or as 'from' in [cache] of your configuration.",
             fix="Name another cache: --from PLACE.",
         )
-    sharing.require(to)
-    entries, wrong = sharing.entries(places)
+    cache_push.require(to)
+    entries, wrong = contents.entries(places)
     if wrong and not entries:
         raise CacheInvalid(
             what=f"Nothing can be copied from {', '.join(source.shown for source in places)}.",
@@ -132,7 +133,7 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue
         try:
-            with sharing.writing(to, manifest.module):
+            with place.writing(to, manifest.module):
                 state = "copied" if copy(entry, to, caches.keys) else "there"
         except CacheInvalid as error:
             state, why = "bad", (f"{error.what} {error.why}",)
@@ -181,21 +182,31 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
 
 def problem(done: Pulled) -> EnvkitError | None:
     """Return what is to be said of what was not copied; nothing where all went well."""
-    bad, unsigned = done.of("bad"), done.of("unsigned")
-    if bad or done.wrong:
-        what = f"{words.count(len(bad), 'build')} could not be copied to {done.to}." if bad else ""
+    bad, unsigned, unfit = done.of("bad"), done.of("unsigned"), done.of("unfit")
+    if bad or unsigned or done.wrong:
+        what = f"{words.count(len(bad) + len(unsigned), 'build')} could not be copied to {done.to}."
+        if not bad and len(unsigned) + len(unfit) == len(done.builds):
+            what = f"Nothing was copied to {done.to}."
+        tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
+        keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
+        why = [*(text for build in bad for text in build.why), *listed(unsigned), *done.wrong]
         return CacheInvalid(
-            what=what or "Not all of the caches could be read.",
-            why="\n".join(dict.fromkeys([*(text for build in bad for text in build.why), *done.wrong])),
-            fix=f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}",
+            what=what if bad or unsigned else "Not all of the caches could be read.",
+            why="\n".join(dict.fromkeys(why)),
+            fix="\n".join([*([tell] if bad or done.wrong else ()), *([keys] if unsigned else ())]),
         )
-    if done.builds and len(unsigned) + len(done.of("unfit")) == len(done.builds):
-        kind = CacheInvalid if unsigned else HostProblem
-        return kind(
+    if unfit and len(unfit) == len(done.builds):
+        return HostProblem(
             what=f"Nothing was copied to {done.to}.",
-            why="\n".join(f"{build.id[:12]} {build.module}: {'; '.join(build.why)}" for build in done.builds),
-            fix="Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
-            if unsigned
-            else "Copy them on a machine that they are for, or with --all, which does not ask whether they fit.",
+            why="\n".join(listed(unfit)),
+            fix="Copy them on a machine that they are for, or with --all, which does not ask whether they fit.",
         )
     return None
+
+
+def listed(builds: Sequence[PulledBuild]) -> Iterator[str]:
+    """Yield some builds, each with why it was not copied, and how many more there are."""
+    for build in builds[:SHOWN]:
+        yield f"{build.id[:12]} {build.module}: {'; '.join(build.why)}"
+    if len(builds) > SHOWN:
+        yield f"and {len(builds) - SHOWN} more"

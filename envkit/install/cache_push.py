@@ -1,24 +1,21 @@
-"""Sharing builds that have passed: pushing one into a cache, and what can be asked of caches and tidied up in them."""
+"""Pushing builds that have passed, and sources, into a cache."""
 
-import errno
 import os
 import platform
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import msgspec
 
-from envkit.apptainer.layers import place_of
+from envkit.apptainer.image_plan import DEBIAN, MIRROR_OF, place_of, shared_key
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import binaries, fit, layout, pack, packed_before, place, unpack, wheels
-from envkit.cache.layout import Stored
+from envkit.cache import binaries, fit, layout, pack, packed_before, place, wheels
 from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules
-from envkit.cache.place import Place, SignedManifest
+from envkit.cache.place import Place
 from envkit.easybuild.receipt import ModuleReceipt, shareable
 from envkit.environments import manifest
 from envkit.environments.lockfile import LockedPart
@@ -29,20 +26,15 @@ from envkit.errors import (
     EnvironmentDamaged,
     HostProblem,
     NotProven,
-    NotWritable,
     UsageProblem,
-    of_storage,
 )
 from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.planning.stack import stacks
 from envkit.sources import signature
-from envkit.sources.cache import Source, SourceCache, distinct
+from envkit.sources.source_cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
 from envkit.verify import target
-
-NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
-LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,67 +64,6 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
 
 
-class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
-
-    place: str
-    id: str
-    module: str
-    size: int
-    host: str
-    built: str
-    signed: bool
-    signed_by: str
-    needs: Needs
-
-
-class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache list`` tells; ``wrong`` is what cannot be read."""
-
-    version: int = 1
-    builds: tuple[ListedBuild, ...]
-    wrong: tuple[str, ...]
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A build that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
-
-    place: str
-    id: str
-    module: str
-    state: Literal["good", "unsigned", "bad"]
-    wrong: str
-    read: bool = True
-
-
-class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
-
-    place: str
-    sha256: str
-    size: int
-    wrong: str
-    read: bool = True
-
-
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places."""
-
-    version: int = 1
-    builds: tuple[Checked, ...]
-    sources: tuple[CheckedSource, ...] = ()
-
-
-class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache prune`` has removed, or would (bytes); what it could not read, and so leaves."""
-
-    version: int = 1
-    place: str
-    size: int
-    removed: tuple[str, ...]
-    unread: tuple[str, ...] = ()
-
-
 Made = ModuleReceipt | ImageReceipt
 Tell = Callable[[str], None]
 
@@ -152,11 +83,15 @@ def push(
     receipt = installed.find(prefix, name or (newest(prefix) if ci else None))
     made = shared(receipt)
     if made is None:
+        is_folder = isinstance(receipt, ImageReceipt) and not receipt.sha256
+        own = "It is a folder, which can be changed (--sandbox). " if is_folder else ""
         raise UsageProblem(
             what=f"{receipt.called} cannot be pushed.",
-            why=("" if receipt.horovod else "It has no Horovod. ")
+            why=own
+            + ("" if receipt.horovod else "It has no Horovod. ")
             + "A cache holds Horovod modules that EasyBuild has made, and images built from envkit's own recipes.",
-            fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer.",
+            fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer"
+            + (", without --sandbox." if is_folder else "."),
         )
     if key is not None:
         signature.require_signs(key)
@@ -166,6 +101,8 @@ def push(
             why = "It is made of modules; only an image has layers."
             raise UsageProblem(what=f"{made.name} has no layers.", why=why, fix="Push it without --layers.")
         return pushed_modules(made, verdict, to, key, ci, tell)
+    for name in (made.name, *(layer_name(made.name, layer.name) for layer in made.layers[:-1] if has_layers)):
+        place.require_name(to, name)
     there = taken_from(to, made.name, made.cached) if ci else None
     part = None if there else image_part(made)
     cpu = cpu_of(made) if part else ()
@@ -173,16 +110,41 @@ def push(
     if part:
         builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci))
     for layer in made.layers[:-1] if has_layers else ():
-        file = place_of(Tree(root=Path(made.tree)).layers, layer.name, layer.key)
-        if layer.cached:
-            left_out[layer.name] = f"It was taken {layer.cached.shown}."
-        elif not file.is_file() or not layer.sha256:
-            left_out[layer.name] = f"It has gone. To build it again: envkit install {made.name} --rebuild"
+        if made.cached:
+            left_out[layer.name] = f"The image itself was taken {made.cached.shown}, and not built on it."
+        elif why := not_there(made, layer):
+            left_out[layer.name] = why
+        elif (mirror := mirror_of(made, layer)) is None:
+            left_out[layer.name] = f"Which mirror it is from cannot be read in {file_of(made, layer)}."
         else:
             tell(f"Pushing {layer.name}")
-            below, of_horovod = layer_part(made, layer), cpu if layer is made.layers[-2] else ()
-            builds.append(pushed_file(made, file, layer.sha256, below, of_horovod, verdict, to, key, ci))
+            below, of_horovod = layer_part(made, layer, mirror), cpu if layer is made.layers[-2] else ()
+            try:
+                builds.append(
+                    pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci)
+                )
+            except EnvironmentDamaged:
+                left_out[layer.name] = f"It was built anew since; {made.name} was built on the one before."
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
+
+
+def file_of(made: ImageReceipt, layer: BuiltLayer) -> Path:
+    """Return where a layer that an image was built on lies, as long as it is kept."""
+    return place_of(Tree(root=Path(made.tree)).layers, layer.name, layer.key)
+
+
+def not_there(made: ImageReceipt, layer: BuiltLayer) -> str:
+    """Say why a layer that an image was built on cannot be pushed; nothing if it lies there."""
+    again = f"envkit install {made.name} --rebuild --prefix {Path(made.tree).parent}"
+    if layer.cached:
+        return f"It was taken {layer.cached.shown}."
+    if file_of(made, layer).is_file():
+        return "" if layer.sha256 else f"The receipt does not say which file it was. To build on it again: {again}"
+    chain = [other for other in made.layers[:-1] if other.name != DEBIAN]
+    after = chain[chain.index(layer) + 1 :] if layer in chain else ()
+    if standing := [other.name for other in after if file_of(made, other).is_file()]:
+        return f"It has gone; {standing[-1]}, which was built on it, takes its place."
+    return f"It has gone. To build it again: {again}"
 
 
 def pushed_file(
@@ -193,7 +155,7 @@ def pushed_file(
 
     Raises what ``push`` does.
     """
-    with writing(to, made.name):
+    with place.writing(to, made.name):
         to.writable.require(to.named)
         with files.open_plain(file) as stream:  # what is hashed is what is sent
             if pack.digest_of(stream) != sha256:
@@ -212,12 +174,14 @@ def pushed_modules(
     origins = {module.name: module.cached for module in made.modules}
     builds, left_out = list[PushedBuild](), dict[str, str]()
     parts = parts_of(made)
+    for part in parts:
+        place.require_name(to, part.name)
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
         raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
-    with writing(to, made.name):
+    with place.writing(to, made.name):
         to.writable.require(to.named)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
@@ -243,32 +207,14 @@ def pushed_module(
         return build
     tell(f"Packing {part.name}")
     with tempfile.TemporaryFile() as stream:
-        described = described_module(made, part, used, verdict, ci, stream)
+        try:
+            described = described_module(made, part, used, verdict, ci, stream)
+        except OSError as error:
+            error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
+            raise
         if packed_before.fingerprint(made, part, used) == mark:
             packed_before.keep(mark, described.key)
         return sent(described, stream, to, key)
-
-
-@contextmanager
-def writing(to: Place, what: str) -> Iterator[None]:
-    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
-    from envkit.sources.answers import RefusedError
-
-    try:
-        yield
-    except RefusedError as error:
-        raise not_written(to, f"{error}.") from error
-    except OSError as error:
-        problem = of_storage(error, f"{what} could not be put into {to.shown}.")
-        odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
-        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}", odd) from error
-
-
-def not_written(to: Place, why: str, fix: str = "") -> NotWritable:
-    """Say that a place cannot be written to."""
-    return NotWritable(
-        what=f"Nothing can be put into {to.shown}.", why=why, fix=fix or "Ask its owner for the right to."
-    )
 
 
 def shared(receipt: Receipt) -> Made | None:
@@ -456,7 +402,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 def require(to: Place) -> None:
     """Require that a place can be written to and is there. Raises UsageProblem, NotWritable."""
-    with writing(to, "Nothing"):
+    with place.writing(to, "Nothing"):
         to.writable.require(to.named)
 
 
@@ -469,7 +415,7 @@ def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     for one in distinct(sources):
         sha256, path = one.sha256 or files.sha256(kept_in / one.place), kept_in / one.place
         name = layout.source_of(sha256)
-        with writing(to, one.filename), files.open_plain(path) as stream:
+        with place.writing(to, one.filename), files.open_plain(path) as stream:
             if not store.holds(to.named, name, path.stat().st_size, sha256):
                 store.put(to.named, name, stream)
                 sent += 1
@@ -566,189 +512,23 @@ def image_part(receipt: ImageReceipt) -> LockedPart:
         raise HostProblem(
             what=f"{receipt.name} is not pushed.",
             why=f"It was taken {receipt.cached.shown}.",
-            fix=f"Push one that was built here: envkit install {receipt.name} --rebuild",
+            fix=f"Push one that was built here: envkit install {receipt.name} --rebuild "
+            f"--prefix {Path(receipt.tree).parent}",
         )
     return msgspec.structs.replace(locked.parts[-1], name=receipt.name, sha256=receipt.layers[-1].key)
 
 
-def layer_part(receipt: ImageReceipt, layer: BuiltLayer) -> LockedPart:
+def mirror_of(receipt: ImageReceipt, layer: BuiltLayer) -> str | None:
+    """Return the mirror that a Debian was made from, None if it does not say that; nothing of other layers."""
+    if layer.name != DEBIAN:
+        return ""
+    said = process.capture([receipt.runtime, "inspect", "--deffile", str(file_of(receipt, layer))], timeout_s=300)
+    match = MIRROR_OF.search(said.stdout)
+    return match[1] if match else None
+
+
+def layer_part(receipt: ImageReceipt, layer: BuiltLayer, mirror: str) -> LockedPart:
     """Return what a layer below an image was made from, as a cache calls it. Raises EnvironmentMissing."""
     part = next(part for part in installed.lock_of(receipt).parts if part.name == layer.name)
-    return msgspec.structs.replace(part, name=layer_name(receipt.name, layer.name), sha256=layer.key)
-
-
-def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
-    """Return every build in some caches without its files, the last built first, and what cannot be read."""
-    found, wrong = list[SignedManifest](), list[str]()
-    for one in places:
-        try:
-            names = one.names()
-        except CacheInvalid as error:
-            wrong.append(f"{error.what} {error.why}")
-            continue
-        found += [entry.without_files for entry in one.entries(names, wrong)]
-    return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
-
-
-def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
-    """Return what there is in some caches."""
-    found, wrong = entries(places)
-    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
-
-
-def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
-    """Return what is told of a build."""
-    return ListedBuild(
-        place=entry.place.shown,
-        id=entry.id,
-        module=entry.manifest.module,
-        size=entry.manifest.size,
-        host=entry.manifest.provenance.host,
-        built=entry.manifest.provenance.built,
-        signed=bool(entry.signed.signature),
-        signed_by=place.signer(entry, keys),
-        needs=entry.manifest.needs,
-    )
-
-
-def find(places: Sequence[Place], wanted: str) -> SignedManifest:
-    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
-    found, wrong = entries(places)
-    fitting = {one.id: one for one in found if one.id.startswith(wanted)}
-    if len(fitting) != 1:
-        raise UsageProblem(
-            what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
-            why="\n".join(wrong),
-            fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
-        )
-    [one] = fitting.values()
-    return one.place.entry(f"{folder_of(one.manifest.module)}/{one.id}.json")
-
-
-def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
-    """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
-    checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
-    sources = [check_source(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
-    return Verified(builds=tuple(checked), sources=tuple(sources))
-
-
-def stored(of: Place) -> list[Stored]:
-    """Return the files of a place. Raises CacheInvalid."""
-    from envkit.sources.answers import RefusedError
-
-    try:
-        return [*of.writable.stored(of.named)]
-    except (RefusedError, OSError) as error:
-        raise of.invalid(f"{error}.") from error
-
-
-def is_source(build: Stored) -> bool:
-    """Say whether a file of a place is a source."""
-    return layout.SOURCE.fullmatch(build.name) is not None
-
-
-def check_source(of: Place, build: Stored) -> CheckedSource:
-    """Read a source to its end: its name is its SHA-256. Raises CacheInvalid where it is the server that fails."""
-    import hashlib
-
-    from envkit.sources.connection import LIMIT_BYTES
-
-    sha256, digest, wrong, was_read = build.name.rpartition("/")[2], hashlib.sha256(), "", True
-    try:
-        with of.opened(build.name, LIMIT_BYTES) as chunks:
-            for chunk in chunks:
-                digest.update(chunk)
-    except CacheInvalid as error:
-        if place.is_of_server(error):
-            raise
-        wrong, was_read = error.why, not place.is_unread(error)
-    if not wrong and digest.hexdigest() != sha256:
-        wrong = f"It has the SHA-256 {digest.hexdigest()}."
-    return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong, read=was_read)
-
-
-def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
-    """Read a build to its end. Raises CacheInvalid where it is the server that fails."""
-    import hashlib
-
-    try:
-        entry = of.entry(name)
-        unpack.require_small(entry)
-        digest = hashlib.sha256()
-        with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
-            for chunk in chunks:
-                digest.update(chunk)
-    except CacheInvalid as error:
-        if place.is_of_server(error):
-            raise
-        folder, key = name.removesuffix(".json").split("/")
-        module = folder.replace("--", "/", 1)
-        was_read = not place.is_unread(error)
-        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
-    wrong = ""
-    if digest.hexdigest() != entry.manifest.sha256:
-        wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
-    elif keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = "None of your keys has signed it."
-    state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
-    return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
-
-
-def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
-    """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
-
-    What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
-    Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
-    """
-    from envkit.sources.answers import RefusedError
-
-    try:
-        store = of.writable
-        place.require_cache(of)
-        there = {one.name: one for one in store.stored(of.named)}
-        kept, doomed, unread = set[str](), list[Stored](), list[str]()
-        for name in of.names():
-            found = there.get(f"manifests/{name}")
-            if found is None:  # gone meanwhile, or just come
-                continue
-            checked = check(of, name, ())
-            if not checked.read:
-                unread.append(found.name)
-            elif checked.state == "bad" or (older_s and age(found) > older_s):
-                doomed.append(found)
-            else:
-                kept.add(of.entry(name).manifest.object_name)
-        kept |= {one for one in there if unread and one.startswith("objects/")}
-        doomed += [one for one in there.values() if is_unused(one, kept)]
-        for one in filter(is_source, there.values()):
-            source = check_source(of, one)
-            if not source.read:
-                unread.append(one.name)
-            elif source.wrong:
-                doomed.append(one)
-        with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
-            new = [name for name in of.names() if f"manifests/{name}" not in there]
-            kept |= {entry.manifest.object_name for entry in of.entries(new, [])}
-            doomed = [one for one in doomed if one.name not in kept]
-            for one in () if dry_run else doomed:
-                store.remove(of.named, one.name)
-        if there and not dry_run:
-            place.index(of)
-    except RefusedError as error:
-        raise of.invalid(f"{error}.") from error
-    except OSError as error:
-        problem = of_storage(error, f"{of.shown} could not be tidied up.")
-        raise problem or not_written(of, f"{error.strerror or error}: {error.filename}") from error
-    removed = tuple(one.name for one in doomed)
-    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
-
-
-def is_unused(build: Stored, kept: Collection[str]) -> bool:
-    """Say whether a file is of no use: an object that no manifest names, or half written, once it is a day old."""
-    is_left = build.name.startswith("objects/") and build.name not in kept
-    return (is_left or build.name.rpartition("/")[2].startswith(".envkit-")) and age(build) > LEFT_S
-
-
-def age(build: Stored) -> float:
-    """Return how long ago a file was written (s)."""
-    return time.time() - build.changed
+    name, key = layer_name(receipt.name, layer.name), shared_key(layer.key, mirror)
+    return msgspec.structs.replace(part, name=name, sha256=key)

@@ -1,0 +1,259 @@
+"""What is in caches: listing their builds, finding one, reading all to the end, and removing what is of no use."""
+
+import hashlib
+import time
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from shlex import quote
+from typing import Literal
+
+import msgspec
+
+from envkit.cache import layout, place, unpack
+from envkit.cache.layout import Stored
+from envkit.cache.manifest import Needs, folder_of
+from envkit.cache.place import Place, SignedManifest
+from envkit.errors import CacheInvalid, UsageProblem, of_storage
+
+LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
+
+
+class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
+
+    place: str
+    id: str
+    module: str
+    size: int
+    host: str
+    built: str
+    signed: bool
+    signed_by: str
+    needs: Needs
+
+
+class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache list`` tells; ``wrong`` is what cannot be read."""
+
+    version: int = 1
+    builds: tuple[ListedBuild, ...]
+    wrong: tuple[str, ...]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A build that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
+
+    place: str
+    id: str
+    module: str
+    state: Literal["good", "unsigned", "bad"]
+    wrong: str
+    read: bool = True
+
+
+class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
+
+    place: str
+    sha256: str
+    size: int
+    wrong: str
+    read: bool = True
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places."""
+
+    version: int = 1
+    builds: tuple[Checked, ...]
+    sources: tuple[CheckedSource, ...] = ()
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache prune`` has removed, or would (bytes); what it could not read, and so leaves."""
+
+    version: int = 1
+    place: str
+    size: int
+    removed: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+
+
+def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
+    """Return every build in some caches without its files, the last built first, and what cannot be read."""
+    found, wrong = list[SignedManifest](), list[str]()
+    for one in places:
+        try:
+            names = one.names()
+        except CacheInvalid as error:
+            wrong.append(f"{error.what} {error.why}")
+            continue
+        found += [entry.without_files for entry in one.entries(names, wrong)]
+    return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
+
+
+def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
+    """Return what there is in some caches."""
+    found, wrong = entries(places)
+    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
+
+
+def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
+    """Return what is told of a build."""
+    return ListedBuild(
+        place=entry.place.shown,
+        id=entry.id,
+        module=entry.manifest.module,
+        size=entry.manifest.size,
+        host=entry.manifest.provenance.host,
+        built=entry.manifest.provenance.built,
+        signed=bool(entry.signed.signature),
+        signed_by=place.signer(entry, keys),
+        needs=entry.manifest.needs,
+    )
+
+
+def find(places: Sequence[Place], wanted: str) -> SignedManifest:
+    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
+    found, wrong = entries(places)
+    fitting = {one.id: one for one in found if one.id.startswith(wanted)}
+    if len(fitting) != 1:
+        raise UsageProblem(
+            what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
+            why="\n".join(wrong),
+            fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
+        )
+    [one] = fitting.values()
+    return one.place.entry(f"{folder_of(one.manifest.module)}/{one.id}.json")
+
+
+def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
+    """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
+    checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
+    sources = [check_source(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
+    return Verified(builds=tuple(checked), sources=tuple(sources))
+
+
+def stored(of: Place) -> list[Stored]:
+    """Return the files of a place. Raises CacheInvalid."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        return [*of.writable.stored(of.named)]
+    except (RefusedError, OSError) as error:
+        raise of.invalid(f"{error}.") from error
+
+
+def is_source(build: Stored) -> bool:
+    """Say whether a file of a place is a source."""
+    return layout.SOURCE.fullmatch(build.name) is not None
+
+
+def check_source(of: Place, build: Stored) -> CheckedSource:
+    """Read a source to its end: its name is its SHA-256. Raises CacheInvalid where it is the server that fails."""
+    from envkit.sources.connection import LIMIT_BYTES
+
+    sha256, digest, wrong, was_read = build.name.rpartition("/")[2], hashlib.sha256(), "", True
+    try:
+        with of.opened(build.name, LIMIT_BYTES) as chunks:
+            for chunk in chunks:
+                digest.update(chunk)
+    except CacheInvalid as error:
+        if place.is_of_server(error):
+            raise
+        wrong, was_read = error.why, not place.is_unread(error)
+    if not wrong and digest.hexdigest() != sha256:
+        wrong = f"It has the SHA-256 {digest.hexdigest()}."
+    return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong, read=was_read)
+
+
+def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
+    """Read a build to its end. Raises CacheInvalid where it is the server that fails."""
+    try:
+        entry = of.entry(name)
+        unpack.require_small(entry)
+        digest = hashlib.sha256()
+        with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
+            for chunk in chunks:
+                digest.update(chunk)
+    except CacheInvalid as error:
+        if place.is_of_server(error):
+            raise
+        folder, key = name.removesuffix(".json").split("/")
+        module = folder.replace("--", "/", 1)
+        was_read = not place.is_unread(error)
+        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
+    wrong = ""
+    if digest.hexdigest() != entry.manifest.sha256:
+        wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
+    elif keys and entry.signed.signature and not place.signer(entry, keys):
+        wrong = "None of your keys has signed it."
+    state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
+    return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
+
+
+def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
+    """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
+
+    What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
+    What is pushed while all is read, which may take long, stays as well.
+    Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
+    """
+    from envkit.sources.answers import RefusedError
+
+    try:
+        store = of.writable
+        place.require_cache(of)
+        there = {one.name: one for one in store.stored(of.named)}
+        kept, old, bad, unread = set[str](), list[Stored](), list[Stored](), list[str]()
+        named = [there[f"manifests/{name}"] for name in of.names() if f"manifests/{name}" in there]
+        for one in (*named, *filter(is_source, there.values())):
+            state = looked_at(of, one)
+            if not state.read:
+                unread.append(one.name)
+            elif state.wrong:
+                bad.append(one)
+            elif not is_source(one) and older_s and age(one) > older_s:
+                old.append(one)
+            elif not is_source(one):
+                kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
+        old += [one for one in there.values() if is_unused(one, kept)]
+        with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
+            now = {one.name: one for one in store.stored(of.named)}
+            again = {one.name: looked_at(of, one) for one in bad if one.name in now}
+            unread += [name for name, state in again.items() if not state.read]
+            doomed = [one for one in bad if one.name in again and again[one.name].read and again[one.name].wrong]
+            doomed += [one for one in old if now.get(one.name) == one]
+            decided = there.keys() - {one.name for one in (*bad, *old)} | {one.name for one in doomed}
+            new = [name for name in of.names() if f"manifests/{name}" not in decided]
+            kept |= {entry.manifest.object_name for entry in of.entries(new, [])}
+            if any(name.startswith("manifests/") for name in unread):
+                kept |= {name for name in now if name.startswith("objects/")}
+            doomed = [one for one in doomed if one.name not in kept]
+            for one in () if dry_run else doomed:
+                store.remove(of.named, one.name)
+        if there and not dry_run:
+            place.index(of)
+    except RefusedError as error:
+        raise of.invalid(f"{error}.") from error
+    except OSError as error:
+        problem = of_storage(error, f"{of.shown} could not be tidied up.")
+        raise problem or place.not_written(of, place.reason(error)) from error
+    removed = tuple(one.name for one in doomed)
+    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
+
+
+def looked_at(of: Place, one: Stored) -> Checked | CheckedSource:
+    """Read a build, by the file of its manifest, or a source. Raises CacheInvalid where it is the server that fails."""
+    return check_source(of, one) if is_source(one) else check(of, one.name.removeprefix("manifests/"), ())
+
+
+def is_unused(build: Stored, kept: Collection[str]) -> bool:
+    """Say whether a file is of no use: an object that no manifest names, or half written, once it is a day old."""
+    is_left = build.name.startswith("objects/") and build.name not in kept
+    return (is_left or build.name.rpartition("/")[2].startswith(".envkit-")) and age(build) > LEFT_S
+
+
+def age(build: Stored) -> float:
+    """Return how long ago a file was written (s)."""
+    return time.time() - build.changed
