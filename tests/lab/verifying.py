@@ -15,9 +15,11 @@ from .conftest import STACK
 
 FAULTS = Path(__file__).with_name("faults")
 KEPT = Path(__file__).with_name("kept.sh")
-SHARED_CORES = {
+SHARED_CORES = {  # by both nodes: ranks neither stay on one core nor wait without giving it up
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "I_MPI_PIN": "off",  # Hydra on each node would pin its ranks to the same cores as that on the other
+    "I_MPI_WAIT_MODE": "1",
     "SLURM_PMIX_FENCE": "ring",  # the other kind lets ranks through early on busy nodes: rank-died.early-message
 }
 TIMED_OUT = 124  # timeout(1)
