@@ -79,7 +79,7 @@ def test_several_ranks_from_a_shell_that_srun_has_started(verifying: Verifying) 
 
 def test_mpirun_fills_the_nodes_of_a_job(verifying: Verifying) -> None:
     words = f"envkit verify {STACK} --json --launcher mpirun"
-    done = verifying.batch(words, options=["--nodes=2", "--ntasks-per-node=2", "--export=PATH,HOME"])
+    done = verifying.batch(words, options=["--nodes=2", "--ntasks-per-node=2", "--export=PATH,HOME,ENVKIT_PREFIX"])
     assert_passed(done, "mpirun", 4, 2)
 
 
@@ -100,6 +100,7 @@ def horovodrun(verifying: Verifying, *words: str) -> Outcome:
     output = verifying.folder / "output"
     launcher = ["horovodrun", *words, "-np", "2", "--output-filename", str(output)]
     done = verifying.run(["envkit", "run", STACK, "--", *launcher, *verifying.ranks()])
+    print(done.status, done.ranks, done.out[-1500:], done.err[-1500:], *output.rglob("*"))
     (first,) = [path for path in output.rglob("stdout") if path.parent.name in ("rank.0", "rank.00")]
     return replace(done, out=re.sub(r"\[[0-9,]+\]<stdout>:", "", first.read_text()))
 
@@ -121,9 +122,12 @@ def test_horovodrun_with_mpi(verifying: Verifying) -> None:
 
 
 def test_horovodrun_with_mpi_in_a_job_of_two_nodes(verifying: Verifying) -> None:
-    """It takes all variables along, that of the first node's name as well."""
+    """It takes all variables along, that of the first node's name as well.
+
+    Where no interface is named, it asks the other node for them by ssh, where nobody has loaded the modules.
+    """
     output, ranks = verifying.folder / "output", " ".join(verifying.ranks())
-    words = f"horovodrun --mpi -np 4 -H node0:2,node1:2 --output-filename {output} {ranks}"
+    words = f"horovodrun --mpi --network-interfaces eth0 -np 4 -H node0:2,node1:2 --output-filename {output} {ranks}"
     done = verifying.batch(f"envkit run {STACK} -- {words}", options=["--nodes=2", "--ntasks-per-node=2"])
     (first,) = [path for path in output.rglob("stdout") if path.parent.name in ("rank.0", "rank.00")]
     shown = re.sub(r"\[[0-9,]+\]<stdout>:", "", first.read_text())
