@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import math
+import socket
 import subprocess
 import sys
 import threading
@@ -136,6 +137,19 @@ def test_a_rank_of_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv(name, value)
     with pytest.raises(errors.UsageProblem, match="rank 1"):
         api.verify("pytorch")
+
+
+def test_the_one_task_of_a_step_is_refused_only_as_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook in a job is one, and starts ranks itself."""
+    ours, theirs = socket.socketpair()
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    with ours, theirs:
+        for name, value in {**step, "PMI_FD": str(ours.fileno())}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(errors.UsageProblem, match="rank 0 of srun"):
+            api.verify("nothing", ranks=1)
+        with pytest.raises(errors.EnvironmentMissing):
+            api.verify("nothing", ranks=2)
 
 
 def test_diagnose(tmp_path: Path) -> None:

@@ -524,7 +524,7 @@ class TestServer:
     def test_a_build_by_a_server(self, tree: Tree, tmp_path: Path) -> None:
         pushed(tree, tmp_path / "cache")
         with serving(tmp_path / "cache") as url:
-            [name] = Place(named=url).names(MODULE)
+            [name] = Place(named=url).names()
             new = put(Place(named=url).entry(name), tmp_path / OTHER)
         assert (new.software / MODULE / "bin/horovodrun").is_file()
         with pytest.raises(UsageProblem, match="can only be read"):
@@ -905,6 +905,24 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
+
+    def test_what_is_bad_is_read_to_its_end_once(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody can push meanwhile, the second time."""
+        entry, read, opened = pushed(tree, tmp_path / "cache"), list[str](), folder.opened
+        path = tmp_path / "cache" / layout.object_of(entry.manifest.sha256)
+        path.write_bytes(b"x" * path.stat().st_size)
+
+        @contextmanager
+        def counted(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            read.append(name)
+            with opened(named, name, most) as chunks:
+                yield chunks
+
+        monkeypatch.setattr(folder, "opened", counted)
+        assert len(contents.prune(entry.place, 0, dry_run=False).removed) == 1
+        assert read.count(entry.manifest.object_name) == 1
 
     @pytest.mark.parametrize("again", ["same", "other"])
     def test_a_push_while_it_is_tidied_up_loses_no_object(

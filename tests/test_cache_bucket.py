@@ -75,8 +75,7 @@ class TestBucket:
 
     def test_a_build_by_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path)
-        assert HERE.names(MODULE) == HERE.names() == [f"Horovod--1.0-toy/{entry.id}.json"]
-        assert HERE.names("Horovod/1.0") == []
+        assert HERE.names() == [f"Horovod--1.0-toy/{entry.id}.json"]
         assert (put(entry, tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
         assert not publish(entry.manifest, tmp_path / "packed")
         assert place.indexed(HERE) == (f"Horovod--1.0-toy/{entry.id}.json",)
@@ -95,7 +94,7 @@ class TestBucket:
         for one in builds:
             publish(one, tmp_path / "packed")
         names = sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
-        assert HERE.names() == HERE.names(MODULE) == names
+        assert HERE.names() == names
 
     def test_pushes_at_the_same_time(self, tree: Tree, tmp_path: Path) -> None:
         of, errors = packed(tree, tmp_path / "packed"), list[Exception]()

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import contents, layout, place
+from envkit.cache import contents, folder, layout, place
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Signed
 from envkit.cache.place import Caches, Place, SignedManifest
@@ -188,6 +188,27 @@ class TestChosen:
         assert isinstance(problem, HostProblem)
         assert "here is MPICH" in problem.why
         assert states(take(first.place, new)) == ["there", "copied"]
+
+    def test_what_a_place_cannot_have_is_told_though_others_are_copied(
+        self, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = self.both(tree, tmp_path)
+        monkeypatch.setattr(folder, "refuses", lambda _: "It is too long.")
+        put, said = place.put, list[str]()
+
+        def refusing(to: Place, build: Manifest, *words: Any) -> bool:
+            said.append(build.key)
+            if len(said) == 1:
+                return put(to, build, *words)
+            monkeypatch.setattr(folder, "refuses", lambda _: "")
+            return put(to, build, *words)
+
+        monkeypatch.setattr(place, "put", refusing)
+        done = take(first.place, new)
+        assert sorted(states(done)) == ["copied", "refused"] and {*said} == {first.id, second.id}
+        problem = cache_pull.problem(done)
+        assert isinstance(problem, HostProblem) and problem.what == f"1 build cannot be put into {new.shown}."
+        assert "It is too long." in problem.why
 
     def test_by_name_and_id(self, tree: Tree, tmp_path: Path, new: Place, machine: Callable[..., None]) -> None:
         first, second = self.both(tree, tmp_path)
@@ -460,7 +481,7 @@ def test_the_command(
     assert run([*words, "--unsigned"]) == 0
     said = capsys.readouterr()
     assert f"from {entry.place.shown}; not signed by a key of yours" in said.out
-    assert said.out.endswith(f"1 build for {new.shown}: 1 copied, 0 there, 0 unfit, 0 unsigned, 0 bad.\n")
+    assert said.out.endswith(f"1 build for {new.shown}: 1 copied, 0 there, 0 unfit, 0 unsigned, 0 bad, 0 refused.\n")
     assert run([*words, "--unsigned", "--json", "toy"]) == 0
     told = valid("cache pull", capsys.readouterr().out)
     assert [(one["state"], one["id"]) for one in told["builds"]] == [("there", entry.id)]

@@ -24,11 +24,11 @@ from envkit.cache.manifest import Ci, Manifest, PackedFile
 from envkit.cache.offers import FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
 from envkit.cli import run
-from envkit.environments import receipt
+from envkit.environments import filelocks, receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import BuildFailed, CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.install import cache_pull, cache_push, sbom
+from envkit.install import cache_pull, cache_push, cleaning, sbom
 from envkit.machine.host import Host, Platform
 from envkit.machine.runtime import Runtime
 from envkit.planning.request import Request
@@ -305,7 +305,6 @@ def test_a_manifest_that_is_none_of_an_image_is_refused(entry: SignedManifest, c
 
 
 def test_a_module_takes_no_image_for_one_of_its_builds(entry: SignedManifest, tmp_path: Path) -> None:
-    assert entry.place.names("Horovod/0.28.1") == []
     with pytest.raises(CacheInvalid) as refused:
         unpack.take(entry, Tree(root=tmp_path), Path("/usr/bin/python3"), lambda: None, {})
     assert "Its manifest names" in refused.value.why
@@ -593,6 +592,46 @@ def test_what_was_built_on_a_layer_from_a_cache_goes_with_it(
     assert not build_2.image.exists() and work.missing == ["build-1", "build-2", "image"]
 
 
+def test_what_was_built_on_a_debian_that_was_cleaned_away_is_built_again(
+    planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Debian is built anew then, without the note that says where the other was from."""
+    for name in ("build-1", "build-2"):
+        shutil.rmtree(folder / f"manifests/{NAME}.{name}")
+    first = planned(sandbox=True)
+    build(first, tmp_path, monkeypatch)
+    assert there(first) == {"debian": "taken", "build-1": "built", "build-2": "built", "image": "built"}
+    debian = first.plan.layers[0].image
+    assert cleaning.layer_away(first.request.prefix, debian) and not debian.exists() and cached.is_noted(debian)
+    assert [layer.name for layer in planned().left()] == ["debian", "build-1", "build-2", "image"]
+
+
+def test_a_layer_that_was_cleaned_away_is_not_forgotten(
+    planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was built on it counts as long as it would."""
+    shutil.rmtree(folder / f"manifests/{NAME}.build-2")
+    first = planned(sandbox=True)
+    build(first, tmp_path, monkeypatch)
+    cleaning.layer_away(first.request.prefix, first.plan.layers[1].image)
+    assert planned().refused == []
+    assert "build-2" in [layer.name for layer in planned(unsigned=False, keys=("/k.pub",)).refused]
+
+
+def test_layers_that_are_to_go_stay_while_another_installation_is_under_way(
+    planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(planned(sandbox=True), tmp_path, monkeypatch)
+    work = planned(rebuild=True)
+    before = there(work)
+    with (
+        filelocks.held(work.tree, "stack-other", Console(), ""),
+        pytest.raises(HostProblem, match="while another installation is under way") as refused,
+    ):
+        build(work, tmp_path, monkeypatch)
+    assert "debian" in refused.value.why and there(work) == before
+
+
 def test_a_manifest_that_calls_a_layer_an_image_is_not_taken_for_either(
     layered: ImageReceipt, planned: Callable[..., ImageInstallation], folder: Path
 ) -> None:
@@ -620,16 +659,16 @@ def test_a_cache_that_fails_is_asked_once_and_told_once(
 ) -> None:
     asked, names = list[str](), Place.names
 
-    def counted(place: Place, module: str = "") -> list[str]:
-        asked.append(module)
-        return names(place, module)
+    def counted(place: Place) -> list[str]:
+        asked.append(place.named)
+        return names(place)
 
     monkeypatch.setattr(Place, "names", counted)
     work = planned(at=tmp_path / "none")
     [line] = [line for line in work.heading() if line.startswith("Cache:")]
-    assert "There is no such folder" in line and asked == [NAME]
+    assert "There is no such folder" in line and len(asked) == 1
     said = build(work, tmp_path, monkeypatch)
-    assert said.count(f"{work.found.wrong[0]} It is left out.") == 1 and asked == [NAME]
+    assert said.count(f"{work.found.wrong[0]} It is left out.") == 1 and len(asked) == 1
 
 
 def test_what_is_wrong_with_a_layer_in_a_cache_is_said(
@@ -677,7 +716,8 @@ def test_which_layers_are_not_pushed(layered: ImageReceipt, prefix: Prefix, fold
     assert taken_one.origin == f"the layer debian {origin.shown}"
     last_one = place_of(tree.layers, layers[2].name, layers[2].key)
     last_one.write_text("another")
-    assert left_out(prefix, folder)["build-2"] == f"It was built anew since; {NAME} was built on the one before."
+    why = f"It is not what {NAME} was built on: it was built anew, or is damaged."
+    assert left_out(prefix, folder)["build-2"] == why
     last_one.unlink()
     again = f"envkit install {NAME} --rebuild --prefix {prefix.root}"
     gone = f"It has gone. To build it again: {again}"

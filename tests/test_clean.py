@@ -120,17 +120,17 @@ def test_all_goes_but_environments_and_what_is_foreign(full: Prefix, tree: Tree,
     assert run(["show", "toy", "--prefix", str(full.root)]) == 0
 
 
-def test_a_layer_and_what_says_where_it_is_from_are_one(full: Prefix, tree: Tree, capsys: Output) -> None:
-    """A note is as much older as the download took."""
+def test_what_says_where_layers_are_from_stays_as_long_as_any(full: Prefix, tree: Tree, capsys: Output) -> None:
+    """Another may be built on one that is gone, and is trusted no more than that."""
     layer = tree.layers / f"debian-{'0' * 20}.sif"
     note, lone = layer.with_suffix(".json"), tree.layers / f"build-1-{'1' * 20}.json"
     for path in (note, lone):
         path.write_text("{}")
         os.utime(path, (1, 1))
     told(capsys, "layers", "--older-than", "1d", "--yes", prefix=full)
-    assert layer.exists() and note.exists() and not lone.exists()
+    assert layer.exists() and note.exists() and lone.exists()
     told(capsys, "layers", "--yes", prefix=full)
-    assert not layer.exists() and not note.exists()
+    assert not layer.exists() and not note.exists() and not lone.exists()
 
 
 def test_a_dry_run_removes_nothing(full: Prefix, tmp_path: Path, capsys: Output) -> None:

@@ -75,6 +75,16 @@ def test_the_model_by_what_host_and_image_have(
     assert inside.command(["python"], launch.argv)[0] == first
 
 
+def test_the_hosts_launcher_is_told_the_hosts_of_a_slurm_job(host: Callable[[str], dict[str, str]], fake: Fake) -> None:
+    env = host("Open MPI 4")
+    scontrol = fake("scontrol", "printf 'n1\\nn2\\n'")
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
+    env |= {**job, "PATH": f"{scontrol.parent}:{env['PATH']}"}
+    wanted = LaunchRequest(ranks=4, nodes=2, launcher="mpirun")
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, wanted, env)
+    assert "--host n1:2,n2:2" in " ".join(launch.argv) and launch.remote
+
+
 def test_why_the_image_starts_its_own_ranks(host: Callable[[str], dict[str, str]]) -> None:
     _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), host("MPICH"))
     assert "the host's MPICH 4.0.2 does not start ranks of the image's Open MPI 4.1.4 as one world" in launch.why

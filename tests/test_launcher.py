@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from envkit.environments.environment import ContainerEnvironment, CurrentEnviron
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.launch import hosts, image_launch, launcher, srun_mpi
-from envkit.launch.launcher import LaunchRequest
+from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.launch.table import table
 from envkit.machine.host import cores, physical_cores
 
@@ -166,6 +167,40 @@ def test_the_own_launcher_is_told_the_hosts_of_a_slurm_job(
     env = {**JOB, "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "PATH": str(scontrol.parent)}
     assert words(mpi, LaunchRequest(ranks=4, nodes=nodes), env) == argv
     assert "n1" not in words(mpi, LaunchRequest(ranks=4), {**env, "SLURM_JOB_NUM_NODES": "1"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "ranks", "slots"),
+    [
+        (None, "3,1", 4, "n1:3,n2:1"),
+        (None, "2(x2)", 4, "n1:2,n2:2"),
+        (None, "3,1", 3, "n1:2,n2:1"),
+        (1, "3,1", 3, "n1:3"),
+        (None, "", 4, "n1:2,n2:2"),
+        (None, "3", 3, "n1:2,n2:1"),
+    ],
+)
+def test_each_host_of_a_slurm_job_has_the_tasks_that_slurm_gave_it(
+    nodes: int | None, tasks: str, ranks: int, slots: str, slurm: Callable[[str], None], fake: Fake
+) -> None:
+    """On the second node it may have no more than one CPU, or GPU."""
+    slurm("none")
+    scontrol = fake("scontrol", "printf 'n1\\nn2\\n'")
+    env = {**JOB, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "PATH": str(scontrol.parent)}
+    env, wanted = {**env, "SLURM_TASKS_PER_NODE": tasks}, LaunchRequest(ranks=ranks, nodes=nodes)
+    assert f" --host {slots} " in words(OPEN_MPI_4, wanted, env)
+    assert f" -H {slots}" in words(None, wanted, env)
+
+
+def test_ranks_that_are_started_in_a_step_of_one_task_do_not_get_its_world() -> None:
+    """As in the terminal of a notebook, which Slurm runs in a step."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        of_step = {"PMI_FD": str(ours.fileno()), "PMI_RANK": "0", "PMI_SIZE": "1", "PMIX_RANK": "0"}
+        assert not of_step.keys() & launcher.variables({**step, **of_step}).keys()
+        two = {**step, **of_step, "SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2"}
+        assert of_step.keys() <= launcher.variables(two).keys()
 
 
 @pytest.mark.parametrize(
@@ -611,6 +646,28 @@ def test_ranks_get_nothing_that_another_launch_has_left(user: int, monkeypatch: 
 )
 def test_as_many_ranks_as_the_scheduler_granted(env: Mapping[str, str], ranks: int) -> None:
     assert hosts.ranks(env) == ranks
+
+
+def test_on_fewer_nodes_there_are_fewer_ranks(tmp_path: Path) -> None:
+    gpus = {**OF_GPUS, "SLURM_JOB_CPUS_PER_NODE": "16(x2)"}
+    assert [hosts.ranks(gpus, on=nodes) for nodes in (1, 2, 3, None)] == [4, 8, 8, 8]
+    assert [hosts.ranks({**JOB, "SLURM_JOB_NUM_NODES": "2"}, on=nodes) for nodes in (1, 2)] == [2, 4]
+    (tmp_path / "nodes").write_text("n1\n" * 6 + "n2\n" * 2)
+    assert hosts.ranks({"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}, on=1) == 6
+
+
+@pytest.mark.parametrize(
+    ("launch", "env", "may"),
+    [
+        (Launch(argv=("mpirun",), why=""), {}, False),
+        (Launch(argv=("srun",), why=""), {}, True),
+        (Launch(argv=("mpirun",), why="", remote=True), {}, True),
+        (Launch(argv=("mpirun",), why=""), {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}, True),
+        (Launch(argv=("mpirun",), why=""), {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"}, False),
+    ],
+)
+def test_whether_ranks_may_come_to_other_nodes(launch: Launch, env: Mapping[str, str], may: bool) -> None:
+    assert launcher.may_leave(launch, env) is may
 
 
 def test_hosts_are_read() -> None:

@@ -98,6 +98,13 @@ def test_a_rank_starts_no_ranks(tmp_path: Path) -> None:
     assert "This pytest is rank 1 of" in done.stdout
 
 
+def test_the_one_task_of_a_step_starts_ranks(tmp_path: Path) -> None:
+    """A notebook in a job is one."""
+    env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    done = run(tmp_path, TEST.format(""), "--horovod-environment", "nothing", env=env)
+    assert "There is no environment 'nothing'" in done.stdout
+
+
 def test_it_is_off_where_nothing_is_marked(tmp_path: Path) -> None:
     test = "import sys\ndef test_it():\n    own = {name for name in sys.modules if name.startswith('envkit.')}\n"
     test += "    assert own == {'envkit.integrations', 'envkit.integrations.pytest_plugin'}\n"

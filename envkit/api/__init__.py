@@ -178,10 +178,10 @@ def verify(
     """Start ranks inside an environment and return the verdict on what they find, as ``envkit verify`` does.
 
     ``environment`` is a name, the beginning of one, or the folder of a virtual environment; left out, it is the one
-    that this process stands in, else the only one installed. ``ranks`` are as many as the job was granted, else 2.
-    ``require`` are build flags such as "nccl", ``timeout_s`` is how long any one step may take, ``hosts`` names hosts
-    outside of a scheduler ("node1:4,node2:4"). A verdict that is not PASS is no exception. ``progress`` is called with
-    what is tried where ranks fail.
+    that this process stands in, else the default, else the only one installed. ``ranks`` are as many as the job was
+    granted, else 2. ``require`` are build flags such as "nccl", ``timeout_s`` is how long any one step may take,
+    ``hosts`` names hosts outside of a scheduler ("node1:4,node2:4"). A verdict that is not PASS is no exception.
+    ``progress`` is called with what is tried where ranks fail.
 
     It starts the ranks itself: in a process that is a rank of a launcher it raises UsageProblem. Raises EnvkitError.
     """
@@ -189,13 +189,15 @@ def verify(
 
     from envkit.api.conversion import verified
     from envkit.errors import UsageProblem
-    from envkit.inside.probe.started import detect
+    from envkit.inside.probe.started import detect_unless_shell
     from envkit.launch import hosts as of_job
     from envkit.launch.launcher import LaunchRequest
     from envkit.methods import installed
     from envkit.verify import launch, options, target
 
-    if (rank := detect(os.environ)) is not None:
+    parsed_hosts = of_job.parse(hosts)
+    number = ranks or sum(slots for _, slots in parsed_hosts) or of_job.ranks(os.environ, on=nodes)
+    if (rank := detect_unless_shell(os.environ, number)) is not None:
         raise UsageProblem(
             what=f"This process is rank {rank.rank} of {rank.title}; envkit.api.verify starts ranks itself.",
             fix="Call it outside of a launcher, or have the launcher start 'envkit verify'.",
@@ -210,8 +212,6 @@ def verify(
         baseline=Path(baseline) if baseline is not None else None,
         tolerance=tolerance,
     )
-    parsed_hosts = of_job.parse(hosts)
-    number = ranks or sum(slots for _, slots in parsed_hosts) or of_job.ranks(os.environ)
     with stopped_by_ctrl_c():
         goal = target.find(environment, worded(prefix), framework)
         if goal.receipt is not None:

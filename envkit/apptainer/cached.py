@@ -19,7 +19,7 @@ from rich.console import Console
 from envkit.apptainer.build import make_own
 from envkit.apptainer.image_plan import IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
-from envkit.cache.manifest import layer_name
+from envkit.cache.manifest import folder_of, layer_name
 from envkit.cache.offers import FoundBuilds, Offer, judged
 from envkit.cache.place import Caches, SignedManifest
 from envkit.environments.receipt import Cached
@@ -50,14 +50,14 @@ def find(request: Request, stack: Stack, layers: Sequence[Layer], machine: str, 
         return FoundBuilds()
     is_whole = not (request.sign or request.sandbox)
     wanted = {name_of(stack, layer): layer for layer in layers if is_whole or layer.name != IMAGE}
+    folders = {folder_of(name) for name in wanted}
     offers, wrong = list[Offer](), list[str]()
     for place in caches.kept:
         if place.is_remote and request.offline:
             continue
         names = list[str]()
         try:
-            for name in wanted:
-                names += place.names(name)
+            names = [name for name in place.names() if name.partition("/")[0] in folders]
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
         for entry in place.entries(names, wrong):
@@ -127,8 +127,10 @@ def take_layer(looked: FoundBuilds, layer: Layer, console: Console) -> bool:
     """
     for taken in [TakenImage(offer=offer, image=layer.image) for offer in fit_of(looked)]:
         layer.image.parent.mkdir(parents=True, exist_ok=True)
-        write(note_of(layer.image), msgspec.json.encode(taken.origin))  # before the layer is seen
+        note = msgspec.json.encode(taken.origin)
+        write(note_of(layer.image), note)  # before the layer is seen
         if is_put(taken, layer.name, console):
+            write(note_of(layer.image), note)  # again: another installation may have built it meanwhile
             return True
         discard(note_of(layer.image))
     return False

@@ -22,7 +22,7 @@ from envkit.apptainer.image_plan import DEBIAN, ImagePlan, Layer, note_of, place
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines
 from envkit.cache.place import NOWHERE, Caches
-from envkit.environments import receipt, replaced
+from envkit.environments import filelocks, receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Tree
@@ -213,14 +213,28 @@ class ImageInstallation:
 
     @property
     def refused(self) -> list[Layer]:
-        """The layers that are there and not used: taken from a cache as none is taken now, and what is built on one."""
+        """The layers that are there and not used: taken from a cache as none is taken now, and what is built on one.
+
+        What was built on a Debian of a cache that is gone does not count either: that is built anew, without its note.
+        """
         refused, is_right = list[Layer](), True
-        for layer in (layer for layer in self.plan.layers if layer.image.exists()):
+        for layer in self.plan.layers:
+            is_there = layer.image.exists()
             if cached.is_noted(layer.image):
-                is_right = self.would_take(cached.noted(layer.image))
-            if not is_right or (layer is self.image and refused):
+                is_right = (is_there or layer.name != DEBIAN) and self.would_take(cached.noted(layer.image))
+            if is_there and (not is_right or (layer is self.image and refused)):
                 refused.append(layer)
         return refused
+
+    def require_unused(self, layers: Sequence[Layer]) -> None:
+        """Require that no other installation may be building on layers that are to go. Raises HostProblem."""
+        if layers and filelocks.in_use(self.tree, self.stack.name):
+            raise HostProblem(
+                what=f"{self.stack.name} cannot be built while another installation is under way in {self.tree.root}.",
+                why=f"Layers that are not used any more, and that it may be building on, have to go first: "
+                f"{', '.join(layer.name for layer in layers)}.",
+                fix="Wait until it has ended, then run the same command again.",
+            )
 
     def would_take(self, origin: receipt.Cached | None) -> bool:
         """Say whether a layer that was taken from a cache would be taken as well now."""
@@ -320,6 +334,7 @@ class ImageInstallation:
                     return
                 self.bad.update(offer.entry.id for offer in self.looked.offers)
                 preflight.require(self.lacking(), self.stack)
+            self.require_unused(self.refused)
             for layer in reversed(self.refused):  # the last first: what is built on a layer never outlives its note
                 discard(layer.image)
                 discard(note_of(layer.image))

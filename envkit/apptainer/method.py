@@ -9,7 +9,7 @@ from shlex import quote
 
 from rich.console import Console
 
-from envkit.apptainer import image_plan as image_layers
+from envkit.apptainer import image_plan
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
 from envkit.apptainer.image_plan import IMAGE, Base, ImagePlan, Layer, note_of
@@ -49,7 +49,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
         base, lacking = base_of(request, machine)
         unbuildable = [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
-        plan = image_layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
+        plan = image_plan.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageInstallation(
         request=request, stack=stack, host=machine, runtime=program, plan=plan, tree=tree, dockerfile=definition,
         probed=() if program else (missing,), unbuildable=tuple(unbuildable),
@@ -141,9 +141,9 @@ def remove(tree: Tree, environment: Receipt, others: Sequence[Parts], *, depende
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
 
 
-def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_layers.ImageRecipe:
+def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_plan.ImageRecipe:
     """Return the recipe of a stack with the arguments that were asked for."""
-    return image_layers.ImageRecipe(
+    return image_plan.ImageRecipe(
         name=stack.name,
         recipe=stack.recipe,
         arguments={**stack.arguments, **dict(request.build_args)},
@@ -159,12 +159,12 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
         raise UsageProblem(what=f"{stack.name} is no image.", fix="Name one whose METHOD is apptainer: 'envkit list'.")
     base, lacking = base_of(request, machine)
     preflight.require([problem for problem in lacking if "debootstrap" not in problem.what], stack)
-    return image_layers.rendered(wanted(request, stack, base, machine.machine, {}))
+    return image_plan.rendered(wanted(request, stack, base, machine.machine, {}))
 
 
 def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
-    is_named = re.fullmatch(f"{image_layers.MIRROR}/?", request.base) is not None
+    is_named = re.fullmatch(f"{image_plan.MIRROR}/?", request.base) is not None
     if request.base.startswith(("http://", "https://")) and not is_named:
         raise UsageProblem(
             what=f"--base {request.base.rpartition('@')[2]} is no mirror of Debian that can be taken.",
@@ -172,7 +172,7 @@ def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
             "the image.",
             fix="Write it as http://HOST/debian, or http://HOST/archive/debian/20260101T000000Z.",
         )
-    mirror = request.base.rstrip("/") if is_named else image_layers.mirror()
+    mirror = request.base.rstrip("/") if is_named else image_plan.mirror()
     debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
     if is_named or request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
         lacking = []
@@ -238,7 +238,7 @@ def from_dockerfile(name: str, path: Path, result: Converted, layers: Path) -> I
 def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
     """Return the plan of an image that is not built here. Raises RecipeInvalid for one that cannot be read."""
     local = "://" not in source
-    key = image_layers.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
+    key = image_plan.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
     layer = Layer(name=IMAGE, recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")

@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from envkit.cache import manifest
 from envkit.cache.layout import CONNECT_S, OWN, PIECE, SLOWEST, Stored
 from envkit.errors import HostProblem
 
@@ -156,10 +155,9 @@ class Answer:
         return limited(self._pieces, None, MOST_SAID)
 
 
-def names(named: str, module: str) -> list[str]:
+def names(named: str) -> list[str]:
     """Return the names of its manifests. Raises RefusedError."""
-    start = f"manifests/{manifest.folder_of(module)}/" if module else "manifests/"
-    return [file.name.removeprefix("manifests/") for file in listed(named, start)]
+    return [file.name.removeprefix("manifests/") for file in listed(named, "manifests/")]
 
 
 def listed(named: str, start: str) -> list[Stored]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from contextlib import nullcontext
 from shlex import quote
 from typing import Literal
@@ -192,6 +192,16 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
 
 
+def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:
+    """Say whether what was found to be bad is as it was, its object included: it is not read to its end again."""
+    if bad.name not in same or is_source(bad):
+        return bad.name in same
+    try:
+        return of.entry(bad.name.removeprefix("manifests/")).manifest.object_name in same
+    except CacheInvalid:
+        return False  # it is soon read again
+
+
 def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
 
@@ -220,10 +230,12 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         old += [one for one in there.values() if is_unused(one, kept)]
         with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
             now = {one.name: one for one in store.stored(of.named)}
-            again = {one.name: looked_at(of, one) for one in bad if one.name in now}
+            same = {name for name, one in there.items() if now.get(name) == one}
+            again = {one.name: looked_at(of, one) for one in bad if one.name in now and not is_same(of, one, same)}
             unread += [name for name, state in again.items() if not state.read]
-            doomed = [one for one in bad if one.name in again and again[one.name].read and again[one.name].wrong]
-            doomed += [one for one in old if now.get(one.name) == one]
+            still = {name for name, state in again.items() if state.read and state.wrong}
+            doomed = [one for one in bad if one.name in still or (one.name in now and one.name not in again)]
+            doomed += [one for one in old if one.name in same]
             decided = there.keys() - {one.name for one in (*bad, *old)} | {one.name for one in doomed}
             new = [name for name in of.names() if f"manifests/{name}" not in decided]
             kept |= {entry.manifest.object_name for entry in of.entries(new, [])}

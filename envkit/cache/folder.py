@@ -14,7 +14,6 @@ from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
 
-from envkit.cache import manifest
 from envkit.cache.layout import OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
@@ -46,7 +45,7 @@ def around(named: str, name: str, *, makes: bool = False) -> Iterator[tuple[int,
         yield at, last
 
 
-def names(named: str, module: str) -> Iterator[str]:
+def names(named: str) -> Iterator[str]:
     """Yield the names of its manifests. Raises RefusedError."""
     from envkit.sources.answers import RefusedError
 
@@ -54,7 +53,7 @@ def names(named: str, module: str) -> Iterator[str]:
     try:
         if not top.parent.is_dir():
             raise RefusedError("There is no such folder")
-        for folder in [manifest.folder_of(module)] if module else listed(top):
+        for folder in listed(top):
             if not top.is_symlink() and not (top / folder).is_symlink():
                 yield from (f"{folder}/{name}" for name in listed(top / folder))
     except NotReadable as error:

@@ -47,8 +47,8 @@ class Stored:
 class Store(Protocol):
     """A kind of place that can be read. What cannot be had raises RefusedError."""
 
-    def names(self, named: str, module: str) -> Iterable[str]:
-        """Return the names of the manifests of a module, or of all, as ``MODULE/KEY.json``."""
+    def names(self, named: str) -> Iterable[str]:
+        """Return the names of the manifests, as ``MODULE/KEY.json``."""
 
     def opened(self, named: str, name: str, most: int) -> AbstractContextManager[Iterable[bytes]]:
         """Give a file in pieces, at most so many bytes."""

@@ -316,11 +316,10 @@ def tag_of(name: str) -> str:
     return tag
 
 
-def names(named: str, module: str) -> list[str]:
+def names(named: str) -> list[str]:
     """Return the names of its manifests. Raises RefusedError."""
-    folder = manifest.folder_of(module)
     matches = [match for tag in tags(named) if (match := TAG.fullmatch(tag))]
-    return [f"{parts['folder']}/{parts['key']}.json" for parts in matches if not module or parts["folder"] == folder]
+    return [f"{parts['folder']}/{parts['key']}.json" for parts in matches]
 
 
 def tags(named: str) -> list[str]:

@@ -141,18 +141,17 @@ class Place:
             return addresses.without_login(self.named)
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
-    def names(self, module: str = "") -> list[str]:
-        """Return the names of its manifests, of one module or all. Raises CacheInvalid."""
+    def names(self) -> list[str]:
+        """Return the names of its manifests. Raises CacheInvalid."""
         from envkit.sources.answers import RefusedError
 
         try:
-            listed = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
+            listed = tuple(islice(self.store.names(self.named), MOST_BUILDS + 1))
         except RefusedError as error:
             raise self.invalid(f"{error}.", "Check its name, the network and your right to read it.") from error
         if len(listed) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
-        own = [match for name in dict.fromkeys(listed) if (match := NAME.fullmatch(name))]
-        return [hit[0] for hit in own if not module or hit["module"] == manifest.folder_of(module)]
+        return [name for name in dict.fromkeys(listed) if NAME.fullmatch(name)]
 
     def entry(self, name: str) -> SignedManifest:
         """Return a manifest by its name. Raises CacheInvalid for one that is not what its name says."""

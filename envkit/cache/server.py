@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from envkit.sources.pipconfig import PipSettings
 
 
-def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
-    """Return the names that its index has, of all modules. Raises RefusedError."""
+def names(named: str) -> tuple[str, ...]:
+    """Return the names that its index has. Raises RefusedError."""
     from envkit.sources.answers import RefusedError
 
     with opened(named, INDEX, MOST) as chunks:

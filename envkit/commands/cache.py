@@ -119,8 +119,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
 
     NAME is that of a stack, an environment or a framework: only its builds are meant. The one build whose ID begins so
     is copied whatever machine it is for. Signatures and SHA-256 are checked as 'envkit install' does, and what is there
-    already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys;
-    the others are copied.
+    already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys,
+    with 3 where one cannot be put there, as for its name or size; the others are copied.
     """
     from typing import get_args
 

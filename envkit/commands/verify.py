@@ -108,7 +108,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
         echo(explained(given["explain"], sys.stdout))
         return 0
-    from envkit.inside.probe.started import detect
+    from envkit.inside.probe.started import detect_unless_shell
     from envkit.methods import installed
     from envkit.verify import launch, target
     from envkit.verify import options as verification
@@ -135,9 +135,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         return submitted_one(context, name, given)
     submitted.require_submit(given, submitted.OPTIONS)
     goal = target.find(name, given["prefix"], given["framework"])
-    started = detect(os.environ)
-    if started and started.launcher == "srun" and started.size == 1 and (given["ranks"] or 0) > 1:
-        started = None  # a shell in a job, such as that of a notebook, and no rank
+    started = detect_unless_shell(os.environ, given["ranks"] or max(settings.scale, default=1))
 
     def show(report: "Report") -> int:
         status = shown(report, given)
@@ -324,7 +322,8 @@ def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "launcher.Launch
 
     hosts = of_job.parse(given["hosts"] or "")
     usual = config.read().get("ranks") or 2
-    default = max(scale, default=0) or sum(slots for _, slots in hosts) or of_job.ranks(os.environ, usual)
+    named = max(scale, default=0) or sum(slots for _, slots in hosts)
+    default = named or of_job.ranks(os.environ, usual, given["nodes"])
     return launcher.LaunchRequest(
         ranks=given["ranks"] or default, nodes=given["nodes"], hosts=hosts, launcher=given["launcher"]
     )

@@ -85,17 +85,17 @@ def find_builds(work: Work) -> FoundBuilds:
     if not work.caches.places or not steps:
         return FoundBuilds()
     provided, offers, wrong = here(work), list[Offer](), list[str]()
+    by_folder = {folder_of(step.module): step for step in steps}
     for place in work.caches.kept:
         if place.is_remote and work.request.offline:
             continue
-        by_name = dict[str, Step]()
+        names = list[str]()
         try:
-            for step in steps:
-                by_name |= dict.fromkeys(place.names(step.module), step)
+            names = [name for name in place.names() if name.partition("/")[0] in by_folder]
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
-        for entry in place.entries([*by_name], wrong):
-            step = by_name[f"{folder_of(entry.manifest.module)}/{entry.id}.json"]
+        for entry in place.entries(names, wrong):
+            step = by_folder[folder_of(entry.manifest.module)]
             if entry.manifest.module != step.module:  # names of folders are not one to one
                 continue
             own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided

@@ -202,7 +202,7 @@ def kept_cache(env: Mapping[str, str]) -> Path | None:
 
 
 def namespace_words() -> list[str]:
-    """Return how namespace.py is started."""
+    """Return how mount_namespace.py is started."""
     return [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 
 

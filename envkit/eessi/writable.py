@@ -28,7 +28,7 @@ STAYS_S = 3.0  # what is left of the last session has so long to end
 
 
 def prepared(named: str, repository: Repository, probe: Probe, version: str, binds: Sequence[Bind]) -> list[str]:
-    """Take a folder, which is made; return the words for namespace.py.
+    """Take a folder, which is made; return the words for mount_namespace.py.
 
     It is held until the last process that was started from this one has ended. Raises UsageProblem, HostProblem,
     NotWritable.

@@ -25,7 +25,7 @@ AGAIN = "Then run the same command again: what is there already is not fetched a
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 ID = re.compile("[0-9a-f]{6,64}")
 SHOWN = 5  # builds that were not copied
-State = Literal["copied", "there", "unfit", "unsigned", "bad"]
+State = Literal["copied", "there", "unfit", "unsigned", "bad", "refused"]
 
 
 class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +138,9 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
         except CacheInvalid as error:
             state, why = "bad", (f"{error.what} {error.why}",)
             continue
+        except HostProblem as error:  # of where it was to go
+            state, why = "refused", (error.why,)
+            break
         origin, signed_by, why = entry.place, key, ()
         break
     return PulledBuild(
@@ -182,14 +185,20 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
 
 def problem(done: Pulled) -> EnvkitError | None:
     """Return what is to be said of what was not copied; nothing where all went well."""
-    bad, unsigned, unfit = done.of("bad"), done.of("unsigned"), done.of("unfit")
+    bad, unsigned, unfit, refused = done.of("bad"), done.of("unsigned"), done.of("unfit"), done.of("refused")
+    if refused and not (bad or unsigned or done.wrong):
+        return HostProblem(
+            what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
+            why="\n".join(listed(refused)),
+            fix="Copy these into a folder or a bucket; the others are there.",
+        )
     if bad or unsigned or done.wrong:
         what = f"{words.count(len(bad) + len(unsigned), 'build')} could not be copied to {done.to}."
-        if not bad and len(unsigned) + len(unfit) == len(done.builds):
+        if not (bad or refused) and len(unsigned) + len(unfit) == len(done.builds):
             what = f"Nothing was copied to {done.to}."
         tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
         keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
-        why = [*(text for build in bad for text in build.why), *listed(unsigned), *done.wrong]
+        why = [*(text for build in bad for text in build.why), *listed([*unsigned, *refused]), *done.wrong]
         return CacheInvalid(
             what=what if bad or unsigned else "Not all of the caches could be read.",
             why="\n".join(dict.fromkeys(why)),

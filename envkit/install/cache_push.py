@@ -124,7 +124,7 @@ def push(
                     pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci)
                 )
             except EnvironmentDamaged:
-                left_out[layer.name] = f"It was built anew since; {made.name} was built on the one before."
+                left_out[layer.name] = f"It is not what {made.name} was built on: it was built anew, or is damaged."
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 

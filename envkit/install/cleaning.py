@@ -159,12 +159,13 @@ def ccache(prefix: Prefix) -> Iterator[Item]:
 
 
 def layers(prefix: Prefix) -> Iterator[Item]:
-    """Yield the layers of images; what says which cache one is from goes with it."""
+    """Yield the layers of images; what says which cache one is from stays as long as another may be built on it."""
     for tree in trees(prefix):
         names = {*listed(tree.layers)}
+        is_any = any(name.endswith(".sif") for name in names)
         for name in sorted(names):
-            is_with = name.endswith(".json") and f"{name.removesuffix('.json')}.sif" in names
-            if not is_with and LAYER.fullmatch(name) and not (tree.layers / name).is_symlink():
+            is_needed = is_any and name.endswith(".json")
+            if not is_needed and LAYER.fullmatch(name) and not (tree.layers / name).is_symlink():
                 yield item("layers", tree.layers / name)
 
 
@@ -385,8 +386,13 @@ def module_away(prefix: Prefix, path: Path) -> bool:
 
 
 def layer_away(prefix: Prefix, path: Path) -> bool:
-    """Remove a layer, then what says which cache it is from."""
-    return away("layers", prefix, path) and (path.suffix != ".sif" or away("layers", prefix, path.with_suffix(".json")))
+    """Remove a layer; after the last one, what says which cache each was from."""
+    is_gone = away("layers", prefix, path)
+    names = [name for name in listed(path.parent) if LAYER.fullmatch(name)]
+    notes = [] if any(name.endswith(".sif") for name in names) else [name for name in names if name.endswith(".json")]
+    for name in notes:
+        is_gone = away("layers", prefix, path.with_name(name)) and is_gone
+    return is_gone
 
 
 def session_away(_prefix: Prefix, path: Path) -> bool:

@@ -125,7 +125,7 @@ def run(item: pytest.Function, wanted: RanksMark, limit_s: float) -> None:
     from envkit.integrations import ranks
     from envkit.launch.launcher import LaunchRequest
 
-    ranks.require_none()
+    ranks.require_none(wanted.ranks)
     goal = target(item.config, wanted.environment)
     results = ranks.run(goal, LaunchRequest(ranks=wanted.ranks, nodes=wanted.nodes), job(item, limit_s))
     for outcome in results.outcomes:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from envkit.errors import EnvkitError, UsageProblem
-from envkit.inside.probe.started import detect
+from envkit.inside.probe.started import detect_unless_shell
 from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import LaunchRequest
 from envkit.report.words import plain
@@ -59,9 +59,9 @@ class RankResults:
     stopped: frozenset[int] = frozenset()
 
 
-def require_none() -> None:
-    """Require that this process is no rank itself. Raises UsageProblem."""
-    if (rank := detect(os.environ)) is not None:
+def require_none(wanted: int) -> None:
+    """Require that this process, which is to start so many ranks, is none itself. Raises UsageProblem."""
+    if (rank := detect_unless_shell(os.environ, wanted)) is not None:
         raise UsageProblem(
             what=f"This pytest is rank {rank.rank} of {rank.title}; tests marked horovod start ranks themselves.",
             fix="Start pytest once, outside of a launcher.",
@@ -71,7 +71,7 @@ def require_none() -> None:
 def run(target: Target, wanted: LaunchRequest, job: dict[str, Any]) -> RankResults:
     """Run a test in ranks to its end, or until its time is over. Nothing of it is left running. Raises EnvkitError."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(os.environ), wanted)
-    several = (wanted.nodes or 1) > 1 or launch.spans
+    several = launcher.may_leave(launch, os.environ)
     meeting = session.of_starter(several, None)
     folder = meeting.shared
     try:

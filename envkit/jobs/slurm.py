@@ -32,7 +32,9 @@ of this command, too: the log goes to standard output, and why the job waits to 
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
 ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 VERIFYING = ("--kill-on-bad-exit=0",)
-OF_A_JOB = re.compile(r"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|JWT)$)|SLURMD_")
+OF_A_JOB = re.compile(  # not what a user sets for Slurm's own commands, and Slurm sets for no job
+    r"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|JWT|TIME_FORMAT|BITSTR_LEN|MPI_TYPE|PMI_KVS_NO_DUP_KEYS|PMIX_\w+)$)|SLURMD_"
+)
 FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|ArrayTaskId)=(.*)$")
 INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 

@@ -33,12 +33,22 @@ def spread(ranks: int, names: Sequence[str]) -> Hosts:
     return tuple((name, each + (number < rest)) for number, name in enumerate(names) if each or number < rest)
 
 
+def slotted(ranks: int, names: Sequence[str], slots: Sequence[int]) -> Hosts:
+    """Give hosts the slots that a scheduler has for each, where these are as many as the ranks; else even ones."""
+    is_all = len(slots) == len(names) and sum(slots) == ranks
+    return tuple(zip(names, slots, strict=True)) if is_all else spread(ranks, names)
+
+
 def of_slurm(ranks: int, nodes: int | None, env: Mapping[str, str]) -> Hosts:
-    """Return the hosts of a Slurm allocation, so many at most, with even slots; none where it has but one."""
+    """Return the hosts of a Slurm allocation, so many at most; none where it has but one.
+
+    They have the slots that Slurm gives them, where these are as many as the ranks, else even ones.
+    """
     if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         return ()
     answer = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
-    return spread(ranks, answer.stdout.split()[: nodes or None])
+    names = answer.stdout.split()[: nodes or None]
+    return slotted(ranks, names, counts(env.get("SLURM_TASKS_PER_NODE", "")))
 
 
 def in_file(ranks: int, nodes: int | None, env: Mapping[str, str]) -> Hosts:
@@ -63,8 +73,7 @@ def in_file(ranks: int, nodes: int | None, env: Mapping[str, str]) -> Hosts:
     names = list(slots)[: nodes or None]
     if len(names) < 2:
         return ()
-    own = tuple((name, slots[name]) for name in names)
-    return own if sum(count for _, count in own) == ranks else spread(ranks, names)
+    return slotted(ranks, names, [slots[name] for name in names])
 
 
 def rows(env: Mapping[str, str]) -> list[Mapping[str, Any]]:
@@ -90,20 +99,21 @@ def nodes(env: Mapping[str, str]) -> int:
     return 0
 
 
-def ranks(env: Mapping[str, str], default: int = 2) -> int:
+def ranks(env: Mapping[str, str], default: int = 2, on: int | None = None) -> int:
     """Return how many ranks a scheduler has granted to this job; the default outside of one, or where it does not tell.
 
     Where it does not tell the tasks, these are the lines of its file of hosts; else the GPUs, if there is room for so
-    many ranks, or one for each node.
+    many ranks, or one for each node. ``on`` so many of its nodes there are fewer: their share, where all are alike.
     """
     for row in rows(env):
+        every = nodes(env)
+        count = min(on or every, every)
         if number := whole(env.get(row["tasks"], "")):
-            return number
-        count = nodes(env)
+            return number * count // every if every and not number % every else number
         each, gpus = (whole(env.get(row.get(name, ""), "")) or 0 for name in ("tasks_per_node", "gpus"))
         lines = 0
         with suppress(OSError, KeyError):
-            lines = listed(row, env).total()
+            lines = sum([*listed(row, env).values()][:on])
         granted = lines or count * each or (count * gpus if count * gpus <= slurm_slots(env) else 0) or count
         return granted if granted > 1 else default
     return default

@@ -169,7 +169,7 @@ def by_host(mpi: Mpi, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
     own = Mpi(family=program.family, version=program.version)
     return launcher.mpi_launcher(
         own,
-        launcher.placed(wanted, env),
+        launcher.on_nodes(launcher.placed(wanted, env), env),
         f"the host's {program.family} {program.version} starts {mpi.family} {mpi.version}",
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.inside.probe.started import leftovers, whole
+from envkit.inside.probe.started import detect, is_shell, leftovers, variables_of, whole
 from envkit.launch import hosts, srun_mpi
 from envkit.launch.table import table
 from envkit.machine.host import MPI_FAMILIES, physical_cores
@@ -82,6 +82,11 @@ def names() -> tuple[str, ...]:
     """Return every launcher that can be asked for."""
     of_mpi = (words["program"] for words in table()["mpi"].values())
     return ("auto", *dict.fromkeys((*table()["launcher"], *of_mpi)))
+
+
+def may_leave(launch: Launch, env: Mapping[str, str]) -> bool:
+    """Say whether ranks may come to other nodes than this one."""
+    return launch.remote or launch.spans or hosts.nodes(env) > 1
 
 
 def spans(name: str) -> bool:
@@ -164,9 +169,9 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
     # From 22.05 to 23.02 it does not take over what the job was granted for each rank.
     cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
     argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(hosts.granted_cpus(env)) else []
-    family = mpi.family if mpi else ""
     argv += srun_mpi.exported(mpi, env)
-    return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
+    why = f"this is a Slurm job, and {mpi.family if mpi else 'Gloo'} and srun both speak {kind}"
+    return Launch(argv=tuple(argv), why=why)
 
 
 def horovodrun(wanted: LaunchRequest, env: Mapping[str, str], why: str) -> Launch:
@@ -240,10 +245,12 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return ``env`` as ranks are started with it: all of it, whatever a batch script was told to export.
 
     What another launch has left over is left out, and so is what Slurm tells the step that this is called in: that it
-    has a terminal, and which CPUs are its. Root gets what Open MPI wants from it.
+    has a terminal, which CPUs are its, and that it is the one rank of a world. Root gets what Open MPI wants from it.
     """
     of_step = [name for name in env if OF_A_STEP.match(name)] if env.get("SLURM_STEP_ID") else []
-    dropped = {*leftovers(env), *of_step}
+    here = detect(env)
+    of_shell = variables_of(here, env) if here and is_shell(here, 2) else []
+    dropped = {*leftovers(env), *of_step, *of_shell}
     settings = {name: value for name, value in env.items() if name not in dropped}
     if not re.match("(ALL)?(,|$)", env.get("SLURM_EXPORT_ENV", ""), re.IGNORECASE):
         settings["SLURM_EXPORT_ENV"] = "ALL"  # by it srun, and an MPI's launcher that calls it, would pass on less

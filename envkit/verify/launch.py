@@ -235,7 +235,7 @@ def one_run(
     """Start so many ranks, for so long at most, or until all have come far enough; gather what they leave."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
-    several = launch.remote or launch.spans or hosts.nodes(env) > 1
+    several = launcher.may_leave(launch, env)
     meeting, began = session.of_starter(several, options.shared), time.monotonic()
     try:
         status, output, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)
@@ -285,7 +285,11 @@ def start(
 
         try:
             status = process.supervise(
-                argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
+                argv,
+                env=inside.variables({**launcher.variables(env), **node.started_here()}),
+                log=log,
+                watch=look,
+                until=patience.is_over,
             )
         finally:
             node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))

@@ -23,7 +23,7 @@ from envkit.environments.prefix import Prefix
 from envkit.errors import ChecksumMismatch, UsageProblem
 from envkit.inside.probe import node
 from envkit.knowledge.known import known
-from envkit.launch import hosts, image_launch, launcher, leftover
+from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.sources.source_cache import Source
 from envkit.system import files, process, record
@@ -155,7 +155,7 @@ def run(
     ``tell`` is called with the file that runs, and with how far it is. Raises what starting ranks does.
     """
     _, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
-    several = launch.remote or launch.spans or hosts.nodes(env) > 1
+    several = launcher.may_leave(launch, env)
     built = [name for name in upstream.CONTROLLERS if target.built is None or target.built.flag(name)]
     todo = upstream.asked(target.framework, built, options.limit_s, options.tests_only)
     meeting = session.of_starter(several, options.shared)
@@ -222,7 +222,7 @@ def run_file(
 
         status = process.supervise(
             argv,
-            env=inside.variables(launcher.variables(own)),
+            env=inside.variables({**launcher.variables(own), **node.started_here()}),
             log=folder / "log",
             watch=look,
             until=lambda: time.monotonic() > until or bool(stopped.found),

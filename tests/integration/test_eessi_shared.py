@@ -199,7 +199,7 @@ def slow(place: Place, file: str, then: str) -> None:
 def is_waiting(running: subprocess.Popen[str]) -> bool:
     """Say whether one that enters has come to where it needs the client, and has locked its place."""
     folder = Path(f"/proc/{running.pid}/fd")
-    is_there = b"namespace.py\0shared" in reading(folder.with_name("cmdline"))
+    is_there = b"/mount_namespace.py\0shared" in reading(folder.with_name("cmdline"))
     with suppress(FileNotFoundError):  # of one that is closed meanwhile
         return is_there and any(str(link.readlink()).endswith("/held") for link in folder.iterdir())
     return False

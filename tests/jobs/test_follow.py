@@ -20,13 +20,15 @@ SEVEN = Submitted(number="7", scheduler="slurm")
 Output = pytest.CaptureFixture[str]
 Binary = pytest.CaptureFixture[bytes]
 
+OWN = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_MPI_TYPE": "pmix"}
+
 
 def explained(reason: str) -> str:
     """What is said of a job of Slurm that waits for a reason."""
     return slurm.explain("7", JobStatus(state="PENDING", reason=reason)).meaning
 
 
-@pytest.mark.parametrize(("inside", "left"), [(True, ["SLURM_CONF"]), (False, ["SLURM_CONF", "SLURM_CPU_BIND"])])
+@pytest.mark.parametrize(("inside", "left"), [(True, [*OWN]), (False, sorted([*OWN, "SLURM_CPU_BIND"]))])
 def test_what_slurm_has_told_a_job_does_not_go_on_to_the_next(
     inside: bool, left: list[str], fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,7 +36,7 @@ def test_what_slurm_has_told_a_job_does_not_go_on_to_the_next(
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     of_job = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "9", "SLURMD_NODENAME": "n1"} if inside else {}
-    for name, value in {**of_job, "SLURM_CPU_BIND": "none", "SLURM_CONF": "/etc/slurm.conf"}.items():
+    for name, value in {**of_job, **OWN, "SLURM_CPU_BIND": "none"}.items():
         monkeypatch.setenv(name, value)
     fake_slurm.program("sbatch", f"env >{tmp_path}/told; echo 7")
     assert slurm.submit(b"#!/bin/sh\n").number == "7"

@@ -199,11 +199,18 @@ def test_index_0_in_each_rank_may_be_different_gpus() -> None:
 
 def test_a_gpu_of_its_own_for_each_rank_is_told() -> None:
     """As of --gpus-per-task: hvd.local_rank() names no GPU then."""
-    each = [rank(number, gpus=Gpus(count=1, uuids=(str(number),)), device=Device(index=0)) for number in (0, 1)]
+    alone = [GpuDriver(present=True, cuda=12020, devices=(DEVICES[number],)) for number in (0, 1)]
+    each = [rank(n, gpu_driver=own, gpus=Gpus(count=1), device=Device(index=0)) for n, own in enumerate(alone)]
     found = results(ranks(*each))["gpu-visible"]
     assert found.status is Status.WARN
     assert "sees 1 of the GPUs of its node, where its local rank is 1" in found.message
     assert results(ranks(each[0]))["gpu-visible"].status is Status.PASS
+
+
+def test_one_gpu_that_is_shared_is_no_gpu_of_its_own_for_each_rank() -> None:
+    one = GpuDriver(present=True, cuda=12020, devices=(DEVICES[0],))
+    found = results(ranks(*(rank(n, gpu_driver=one, gpus=Gpus(count=1), device=Device(index=0)) for n in (0, 1))))
+    assert (found["gpu-visible"].status, found["gpu-shared"].status) == (Status.PASS, Status.FAIL)
 
 
 def test_the_same_index_on_two_nodes_is_no_sharing() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import HostProblem
+from envkit.inside.probe import node as probe_node
 from envkit.inside.probe.node import local_folder, name_of_node, plain
 from envkit.inside.probe.started import Started
 from envkit.system import temporary as temporary_folders
@@ -187,5 +188,25 @@ def test_what_another_node_has_named_is_not_this_one(
     for variable in ("SLURMD_NODENAME", "MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    assert name_of_node() == name
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "compute-dy-1"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, socket.gethostname()),
+        ({"OMPI_COMM_WORLD_RANK": "0", **probe_node.started_here()}, "compute-dy-1"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "ENVKIT_STARTED_ON": "another"}, socket.gethostname()),
+    ],
+)
+def test_a_node_has_one_name_where_slurm_does_not_call_it_by_its_host_name(
+    changes: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in clouds: for what starts the ranks, and for those of them that are there."""
+    for variable in probe_node.CARRYING:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in {"SLURMD_NODENAME": "compute-dy-1", **changes}.items():
         monkeypatch.setenv(variable, value)
     assert name_of_node() == name

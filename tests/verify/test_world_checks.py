@@ -63,6 +63,10 @@ INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
         ("/opt/intel/compilers_and_libraries_2020.4.304/linux/mpi/intel64/lib/release/libmpi.so.12", "Intel MPI"),
         ("/apps/easybuild/software/impi/2021.9.0-intel-compilers-2023.1.0/mpi/2021.9.0/lib/libmpi.so.12", "Intel MPI"),
         ("/spack/oneapi-2023.1.0/intel-oneapi-mpi-2021.10.0-abc/mpi/2021.10.0/lib/libmpi.so.12", "Intel MPI"),
+        ("/apps/oneapi/2023.1/mpi/2021.9/lib/libmpi.so.12", "Intel MPI"),
+        ("/opt/intel-oneapi/2023.1/mpi/2021.9.0/lib/release/libmpi.so.12", "Intel MPI"),
+        ("/opt/intel_2020/compilers_and_libraries/linux/mpi/intel64/lib/libmpi.so.12", "Intel MPI"),
+        ("/spack/2020.4-abc/compilers_and_libraries_2020.4.304/linux/mpi/intel64/lib/libmpi.so.12", "Intel MPI"),
         ("/spack/intel-mpi-2019.10.317-abc/compilers/linux/mpi/intel64/lib/release/libmpi.so.12", "Intel MPI"),
         ("/spack/linux-almalinux8-zen/intel-2021.10.0/openmpi-4.1.6-abc/lib/libmpi.so.40.30.6", "Open MPI"),
         ("/opt/apps/intel19/mvapich2/2.3.7/lib/libmpi.so.12", "MVAPICH"),
@@ -219,6 +223,13 @@ def test_fewer_hosts_than_the_job_has(nodes: int, warns: bool) -> None:
     facts = on_hosts("a", "a", "a", "a")
     told = [result for result in check(facts, replace(ASKED, granted=nodes)) if result.id == "hosts-used"]
     assert [result.status for result in told] == [Status.WARN] * warns
+
+
+def test_the_hosts_of_an_lsf_with_jsrun_are_not_counted() -> None:
+    """Its file of hosts begins with the node that jsrun is called on, which has no rank."""
+    by = Started(launcher="jsrun", title="jsrun", rank=0, size=4)
+    facts = [replace(one, started=by) for one in on_hosts("a", "a", "b", "b")]
+    assert not [one for one in check(facts, replace(ASKED, granted=3)) if one.id == "hosts-used"]
 
 
 def test_the_launcher_of_an_mpijob_that_ran_all_ranks_itself() -> None:

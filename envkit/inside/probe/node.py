@@ -35,6 +35,7 @@ PAUSED = 5  # looks at which a rank's watchdog was stopped
 ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
 CARRYING = ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK")  # of launchers that carry variables along
+STARTED_ON = "ENVKIT_STARTED_ON"  # the host name of the node on which the launcher was started
 NEEDED = ("horovod", "import", "load", "init")
 
 
@@ -42,12 +43,17 @@ def name_of_node() -> str:
     """Return the name of this node; Slurm's name first, since several of its nodes may share one host name.
 
     The launcher of MPICH and Intel MPI, and horovodrun, which may call Open MPI's, take the variables of the node that
-    they were started on to every other one.
+    they were started on to every other one: there it is the host name. What started them tells which node that was.
     """
     own, of_slurm = socket.gethostname(), os.environ.get("SLURMD_NODENAME", "")
     may_be_carried = any(name in os.environ for name in CARRYING)
-    is_own = of_slurm.partition(".")[0] == own.partition(".")[0]
+    is_own = own.partition(".")[0] in (of_slurm.partition(".")[0], os.environ.get(STARTED_ON, "").partition(".")[0])
     return of_slurm if of_slurm and (is_own or not may_be_carried) else own
+
+
+def started_here() -> Dict[str, str]:
+    """The variable by which ranks on this node call it as this process does."""
+    return {STARTED_ON: socket.gethostname()}
 
 
 def file_name() -> str:

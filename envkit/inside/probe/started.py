@@ -39,6 +39,17 @@ def detect(env: Mapping[str, str]) -> Optional[Started]:
     return recognise(env)[0]
 
 
+def detect_unless_shell(env: Mapping[str, str], ranks: int) -> Optional[Started]:
+    """The launcher that started this process, which is asked for so many ranks; None if that gave it but a shell."""
+    found = detect(env)
+    return None if found is None or is_shell(found, ranks) else found
+
+
+def is_shell(launch: Started, ranks: int) -> bool:
+    """Whether a process that is asked for so many ranks is none itself: in a step of one task, as a notebook's is."""
+    return launch.launcher == "srun" and launch.size == 1 and ranks > 1
+
+
 def leftovers(env: Mapping[str, str]) -> List[str]:
     """The variables by which launchers name a rank, of a launcher that did not start this process."""
     return recognise(env)[1]
@@ -97,10 +108,10 @@ def is_unseen(launch: Started, env: Mapping[str, str]) -> bool:
 
 def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     needed = [row["rank"]] + row.get("needs", [])
-    return all(env.get(name) for name in needed) and not is_shell(row, env)
+    return all(env.get(name) for name in needed) and not has_terminal(row, env)
 
 
-def is_shell(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
+def has_terminal(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     """Whether this is a shell that a launcher has given a terminal, as salloc does: alone, it is no rank.
 
     Ranks that are started in that shell have its variable, too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from packaging.version import InvalidVersion, Version
 
@@ -30,16 +31,19 @@ def gpu_visible(ranks: Ranks) -> list[Result]:
                 return [ranks.outcome("gpu-visible", case, **values, **hidden(facts))]
             if facts.gpus is None:
                 return [ranks.not_measured("gpu-visible", facts, required=False)]
-    few = next((facts for facts in having if has_few(facts)), None)
+    few = next((facts for members in by_node(ranks).values() for facts in members if has_few(facts, members)), None)
     if few and few.gpus and few.world:
         return [ranks.outcome("gpu-visible", "few", rank=few.label, seen=few.gpus.count, local=few.world.local_rank)]
     return [ranks.outcome("gpu-visible", "pass")]
 
 
-def has_few(facts: RankFacts) -> bool:
-    """Say whether a rank sees fewer of its node's GPUs than the number that it has there asks for."""
+def has_few(facts: RankFacts, members: Sequence[RankFacts]) -> bool:
+    """Say whether a rank sees only GPUs that no other one of its node does, and fewer than its local rank asks for."""
     local = facts.world.local_rank if facts.world else None
-    return bool(facts.gpus and isinstance(local, int) and facts.gpus.count <= local < node_count(facts))
+    own = {*visible(facts)}
+    others = {uuid for other in members if other is not facts for uuid in visible(other)}
+    is_own = bool(facts.gpus and own) and not own & others
+    return is_own and isinstance(local, int) and len(own) <= local < len(own | others)
 
 
 def gpu_driver(ranks: Ranks) -> list[Result]:
