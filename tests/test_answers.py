@@ -118,7 +118,7 @@ def test_a_server_that_means_harm(kind: str, asked: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(answers, "PATIENCE_S", 1.0)
     monkeypatch.setattr(server, "asked", lambda: PipSettings(timeout_s=1.0))
-    for module in ("server", "bucket", "registry"):
+    for module in ("server", "bucket", "oci"):
         monkeypatch.setattr(f"envkit.cache.{module}.CONNECT_S", 1.0)
     with harmful(kind) as harm:
         s3.use(monkeypatch, {**SETTINGS, "AWS_ENDPOINT_URL": f"http://{harm.netloc}"})
