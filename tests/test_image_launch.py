@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
+from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, Environment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.launch import image_launch
@@ -49,7 +49,8 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
     [
         ("Open MPI 4", OPEN_MPI, MpiModel.HYBRID),
         ("Open MPI 4", Mpi(family="Open MPI", version="5.0.7"), MpiModel.HYBRID),
-        ("Open MPI 5", OPEN_MPI, MpiModel.HYBRID),
+        ("Open MPI 5", OPEN_MPI, MpiModel.INSIDE),
+        ("Open MPI 5", Mpi(family="Open MPI", version="5.0.7"), MpiModel.HYBRID),
         ("Open MPI 3", OPEN_MPI, MpiModel.INSIDE),
         ("MPICH", OPEN_MPI, MpiModel.INSIDE),
         ("Intel", OPEN_MPI, MpiModel.INSIDE),
@@ -83,6 +84,25 @@ def test_the_hosts_launcher_is_told_the_hosts_of_a_slurm_job(host: Callable[[str
     wanted = LaunchRequest(ranks=4, nodes=2, launcher="mpirun")
     _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, wanted, env)
     assert "--host n1:2,n2:2" in " ".join(launch.argv) and launch.remote
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "wanted", "model", "may"),
+    [
+        ("Open MPI 4", INSIDE, LaunchRequest(ranks=2), None, True),
+        ("Open MPI 4", INSIDE, LaunchRequest(ranks=2, nodes=2), None, False),
+        ("Open MPI 4", INSIDE, LaunchRequest(ranks=2, hosts=(("n1", 2),)), None, False),
+        ("Open MPI 4", INSIDE, LaunchRequest(ranks=2), MpiModel.INSIDE, False),
+        ("Open MPI 5", INSIDE, LaunchRequest(ranks=2), None, False),
+        ("Open MPI 5", INSIDE, LaunchRequest(ranks=2), MpiModel.BIND, True),
+        ("Open MPI 4", CurrentEnvironment(name="here"), LaunchRequest(ranks=2), None, False),
+    ],
+)
+def test_whether_the_image_could_start_its_ranks_instead(
+    kind: str, inside: Environment, wanted: LaunchRequest, model: MpiModel | None, may: bool,
+    host: Callable[[str], dict[str, str]],
+) -> None:  # fmt: skip
+    assert image_launch.may_start_its_own(inside, OPEN_MPI, wanted, host(kind), model) is may
 
 
 def test_why_the_image_starts_its_own_ranks(host: Callable[[str], dict[str, str]]) -> None:

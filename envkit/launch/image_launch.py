@@ -70,6 +70,15 @@ def plan_launch(
     return replace(inside, model=chosen), launch
 
 
+def may_start_its_own(
+    inside: Environment, mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str], model: MpiModel | None
+) -> bool:
+    """Say whether the image's own launcher could start, on this node, ranks that the host's starts."""
+    if not isinstance(inside, ContainerEnvironment) or wanted.hosts or (wanted.nodes or 1) > 1:
+        return False
+    return (model or fitting(mpi, wanted, env)) is not MpiModel.INSIDE
+
+
 def is_here_alone(inside: Environment, wanted: LaunchRequest) -> bool:
     """Say whether ranks are to be started on this node by EESSI's own launcher, though a job may have others."""
     is_free = wanted.launcher == "auto" and not wanted.hosts and (wanted.nodes or 1) == 1

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
 from envkit.knowledge.known import known
+from envkit.launch import image_launch
 from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.verify import settings
@@ -161,6 +162,7 @@ def explained(
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=report.has_fabric,
+        inside=image_launch.may_start_its_own(target.inside, target.mpi(env), wanted, env, options.mpi_model),
         again_first=not telling or failed_s < QUICK_S,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",
     )

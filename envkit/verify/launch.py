@@ -162,7 +162,7 @@ def is_passing(
     from envkit.verify.checks import check
     from envkit.verify.outcome import Status, verdict
 
-    plain = replace(options, bench=(), scale=(), baseline=None)
+    plain = replace(options, bench=(), scale=(), baseline=None, mpi_model=attempt.model or options.mpi_model)
     try:
         with temporary.folder("home") as home, settings.raised(attempt.without):
             changed = {**settings.without(env, attempt.without, home), **attempt.variables}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from envkit.environments.environment import MpiModel
 from envkit.launch.launcher import LaunchRequest
 from envkit.verify.outcome import Setting, Trial
 
@@ -16,6 +17,7 @@ WHOLE = 0.9  # of the time, for what is likely to pass where all else fails with
 SOON_S = 10.0
 AGAIN = "once more, as they were"
 MPI_ALONE = "as a plain MPI program, without Horovod"
+INSIDE = "with the image's own launcher"
 ENOUGH_S = 20.0  # for ranks that pass; those that hang are not to take all the time
 
 
@@ -23,13 +25,14 @@ ENOUGH_S = 20.0  # for ranks that pass; those that hang are not to take all the 
 class Attempt:
     """One start of the ranks: what is asked for, without which settings, with which variables.
 
-    ``mpi`` is a library of which a plain MPI program is started in place of Horovod.
+    ``mpi`` is a library of which a plain MPI program is started in place of Horovod; ``model`` is that of an image.
     """
 
     wanted: LaunchRequest
     without: tuple[Setting, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     mpi: str = ""
+    model: MpiModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +70,13 @@ def differences(
     *,
     other_launcher: bool,
     fabric: bool,
+    inside: bool = False,
     mpi: str = "",
     again_first: bool = False,
 ) -> None:
     """Try what may tell the cause, until something does.
 
+    ``inside``: the ranks are in an image that has a launcher of its own.
     ``again_first``: the same start comes first, since it fails quickly, or the settings hardly ever matter.
     """
     is_first = again_first or not settings
@@ -87,7 +92,7 @@ def differences(
                 least = minimal_set(trials, whole)
                 trials.done.append(replaced(trials.done, least))
             return
-    for name, attempt in others(wanted, other_launcher=other_launcher, fabric=fabric):
+    for name, attempt in others(wanted, other_launcher=other_launcher, fabric=fabric, inside=inside):
         if trials.run(name, attempt):
             break
     if mpi:
@@ -129,8 +134,10 @@ def replaced(done: list[Trial], least: Sequence[Setting]) -> Trial:
     return Trial(name=cause.name, without=cause.without, passed=True, seconds=cause.seconds, is_least=True)
 
 
-def others(wanted: LaunchRequest, *, other_launcher: bool, fabric: bool) -> Iterator[tuple[str, Attempt]]:
+def others(wanted: LaunchRequest, *, other_launcher: bool, fabric: bool, inside: bool) -> Iterator[tuple[str, Attempt]]:
     """Yield the other ways to start the ranks, the more telling first."""
+    if inside:
+        yield INSIDE, Attempt(wanted=replace(wanted, launcher="auto"), model=MpiModel.INSIDE)
     if fabric:
         tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "UCX_TLS": "self,sm,tcp", "FI_PROVIDER": "tcp"}
         yield "with TCP in place of the fabric", Attempt(wanted=wanted, variables=tcp)

@@ -22,7 +22,7 @@ from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.explain import cut_libraries, interposed, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
-from envkit.verify.trials import MPI_ALONE
+from envkit.verify.trials import INSIDE, MPI_ALONE
 
 from . import recorded
 from .compile_c import shared_object
@@ -273,7 +273,9 @@ def test_a_folder_with_a_python_only_is_no_news(value: str, is_told: bool) -> No
     assert bool([one for one in found(BROKEN, settings=(shims,)) if one.id == "settings"]) is is_told
 
 
-@pytest.mark.parametrize(("how", "words"), [("on one node", "nodes"), ("with Gloo in place of MPI", "MPI")])
+@pytest.mark.parametrize(
+    ("how", "words"), [("on one node", "nodes"), (INSIDE, "launcher"), ("with Gloo in place of MPI", "MPI")]
+)
 def test_what_passes_otherwise_is_told(how: str, words: str) -> None:
     results = found(BROKEN, trials=(Trial(name=how, passed=True, seconds=2.0),))
     [told] = [one for one in results if one.id == "trials"]

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from envkit.environments.environment import MpiModel
 from envkit.launch.launcher import LaunchRequest
 from envkit.verify.outcome import Setting
-from envkit.verify.trials import AGAIN, MOST_S, MPI_ALONE, Attempt, Trials, differences
+from envkit.verify.trials import AGAIN, INSIDE, MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 WANTED = LaunchRequest(ranks=2)
 MANY = tuple(Setting(kind="variable", name=f"V{number}", value="x") for number in range(12))
@@ -104,6 +105,20 @@ def test_without_a_cure_other_ways_to_start_are_tried() -> None:
     ]
     assert not any(trial.is_least for trial in trials.done)
     assert "with TCP in place of the fabric" in [trial.name for trial in run(Ranks(), fabric=True).done]
+
+
+def test_an_image_may_start_its_ranks_itself() -> None:
+    tried = list[Attempt]()
+
+    def passes(attempt: Attempt, _seconds: float) -> bool:
+        tried.append(attempt)
+        return attempt.model is MpiModel.INSIDE
+
+    trials = Trials(passes=passes, until=time.monotonic() + 60)
+    by_srun = LaunchRequest(ranks=2, launcher="srun")
+    differences(trials, by_srun, (), (), other_launcher=True, fabric=False, inside=True)
+    assert [(one.name, one.passed) for one in trials.done] == [(AGAIN, False), (INSIDE, True)]
+    assert tried[-1].wanted.launcher == "auto"  # there is no srun in it
 
 
 def test_a_plain_mpi_program_comes_last() -> None:

@@ -12,12 +12,13 @@ from envkit.verify.checks.nodes import warned
 from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial
 from envkit.verify.settings import commands, is_harmless
-from envkit.verify.trials import AGAIN, MPI_ALONE
+from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE
 
 SHOWN = 4
 CASES = {
     AGAIN: "again",
     MPI_ALONE: "mpi-passes",
+    INSIDE: "inside",
     "on one node": "one-node",
     "with TCP in place of the fabric": "tcp",
     "with Gloo in place of MPI": "gloo",
