@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from envkit.inside.probe.node import started_here
 from envkit.inside.probe.started import Started
 from envkit.verify import as_rank
 
@@ -61,6 +62,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
+def node(number: int) -> dict[str, str]:
+    """The variables of a rank that is alone on a node, which Slurm does not call by its host name."""
+    return {"SLURMD_NODENAME": f"node{number}", "HOROVOD_LOCAL_SIZE": "1", **started_here()}
+
+
 def outcome(ranks: list[subprocess.Popen[str]], timeout: float = 90) -> tuple[list[int], list[str], list[str]]:
     told = [rank.communicate(timeout=timeout) for rank in ranks]
     return [rank.returncode for rank in ranks], [out for out, _ in told], [err for _, err in told]
@@ -85,9 +91,7 @@ def test_singletons_fail_in_every_rank(start: Start) -> None:
 
 
 def test_two_nodes_meet_in_a_folder_that_both_see(start: Start, tmp_path: Path) -> None:
-    nodes = [
-        {"SLURMD_NODENAME": f"node{n}", "TMPDIR": str(tmp_path / f"node{n}"), "HOROVOD_LOCAL_SIZE": "1"} for n in (0, 1)
-    ]
+    nodes = [{**node(number), "TMPDIR": str(tmp_path / f"node{number}")} for number in (0, 1)]
     ranks = [start(rank, 2, "--json", "--shared", str(tmp_path / "meeting"), **nodes[rank]) for rank in range(2)]
     statuses, outputs, errors = outcome(ranks)
     report = json.loads(outputs[0])
@@ -102,10 +106,7 @@ def test_a_folder_that_is_not_shared_is_named(start: Start, tmp_path: Path) -> N
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-    ranks = [
-        start(rank, 2, "--json", "--shared", str(folders[rank]), SLURMD_NODENAME=f"node{rank}", HOROVOD_LOCAL_SIZE="1")
-        for rank in range(2)
-    ]
+    ranks = [start(rank, 2, "--json", "--shared", str(folders[rank]), **node(rank)) for rank in range(2)]
     statuses, outputs, errors = outcome(ranks)
     assert statuses == [1, 1]
     (result,) = [r for r in json.loads(outputs[0])["results"] if r["id"] == "rank-missing"]
