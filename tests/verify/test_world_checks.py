@@ -53,6 +53,7 @@ OPEN_MPI = {"libmpi": ("/usr/lib/libmpi.so.40.30.4",)}
 MPICH = {"libmpi": ("/usr/lib/libmpi.so.12.3.0",)}
 CRAY = {"libmpi": ("/opt/cray/pe/mpich/8.1.32/ofi/gnu/12.3/lib/libmpi_gnu_123.so.12",)}
 MVAPICH = {"libmpi": ("/opt/mvapich2/2.3.7/lib/libmpi.so.12",)}
+IMAGE = Machine(container="apptainer")
 INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
 
 
@@ -90,6 +91,7 @@ def test_the_family_of_an_mpi_by_its_path(path: str, name: str) -> None:
         ("mpirun", "mpirun of Open MPI", {"libraries": INTEL}, "Intel MPI", "I_MPI_PMI_LIBRARY"),
         ("srun", "srun", {"environment": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo", "Unset"),
         ("flux", "flux run", {"libraries": OPEN_MPI}, "flux run", "mpirun of that MPI"),
+        ("mpirun", "mpirun of Open MPI 5", {"libraries": OPEN_MPI, "machine": IMAGE}, "of the image", "inside"),
     ],
 )
 def test_singletons_have_the_cause_of_their_launcher_and_their_mpi(
