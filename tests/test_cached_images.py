@@ -314,10 +314,12 @@ def test_it_is_copied_from_one_cache_into_another(entry: SignedManifest, folder:
     new = tmp_path / "new"
     new.mkdir()
     caches = Caches(places=(str(folder),), keys=(), unsigned=True)
-    done = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
+    done = cache_pull.copied(
+        [entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"), {}
+    )
     assert done.state == "copied"
     assert (new / entry.manifest.object_name).read_bytes() == (folder / entry.manifest.object_name).read_bytes()
-    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
+    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"), {})
     assert other.state == "unfit"
 
 

@@ -66,14 +66,14 @@ def asking() -> Iterator[None]:
         import oras.provider  # noqa: F401
         from requests import RequestException, exceptions
         from requests.exceptions import InvalidHeader, InvalidURL
-        from urllib3.exceptions import HTTPError, LocationValueError
+        from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError
     except ImportError as error:
         raise RefusedError("A registry takes the Python package oras: pip install 'envkit[oci]'") from error
     try:
         yield
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
-    except exceptions.ConnectionError as error:
+    except (exceptions.ConnectionError, ProtocolError) as error:  # there was none, or it broke
         raise UnreachableError(redact(str(error)).rstrip(".")) from error
     except (RequestException, HTTPError, ValueError) as error:
         kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError

@@ -24,7 +24,15 @@ from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import CacheInvalid, HostProblem, NotWritable, SignatureInvalid, UsageProblem, of_storage
+from envkit.errors import (
+    CacheInvalid,
+    CacheSilent,
+    HostProblem,
+    NotWritable,
+    SignatureInvalid,
+    UsageProblem,
+    of_storage,
+)
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
@@ -378,11 +386,21 @@ def index(place: Place) -> None:
 
 @contextmanager
 def writing(to: Place, what: str) -> Iterator[None]:
-    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
-    from envkit.sources.answers import RefusedError
+    """Say in one way why something cannot be put into a place.
+
+    Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
+    """
+    from envkit.sources.answers import RefusedError, SlowError, TransientError
 
     try:
         yield
+    except (SlowError, TransientError) as error:
+        raise CacheSilent(
+            what=f"Nothing can be put into {to.shown}: its server does not answer, or fails.",
+            why=f"{error}.",
+            fix="Check its name and the network. Once it answers, run the same command again: what is there already is "
+            "not sent again.",
+        ) from error
     except RefusedError as error:
         raise not_written(to, f"{error}.") from error
     except OSError as error:
