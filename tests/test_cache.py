@@ -752,7 +752,7 @@ class TestFolder:
         entry = pushed(tree, tmp_path / "cache", b"junk")
         (tmp_path / "manifest").write_bytes(msgspec.json.encode(entry.manifest))
 
-        def push(key: str, keys: list[str]) -> bool:
+        def push(key: str, keys: list[str]) -> place.Sent:
             signed = signature.signature_of(tmp_path / "manifest", tmp_path / key)
             with (tmp_path / "packed").open("rb") as stream:
                 return place.publish(entry.place, entry.manifest, stream, signed, keys)

@@ -197,7 +197,7 @@ class TestChosen:
         monkeypatch.setattr(folder, "refuses", lambda _: "It is too long.")
         put, said = place.put, list[str]()
 
-        def refusing(to: Place, build: Manifest, *words: Any) -> bool:
+        def refusing(to: Place, build: Manifest, *words: Any) -> place.Sent:
             said.append(build.key)
             if len(said) == 1:
                 return put(to, build, *words)
@@ -333,7 +333,11 @@ class TestBad:
             done = take(url, new)
         assert states(done) == ["unread"]
         problem = cache_pull.problem(done)
-        assert problem and "peer closed" in problem.why and problem.fix.startswith("See that you can reach and read that cache.")
+        assert (
+            problem
+            and "peer closed" in problem.why
+            and problem.fix.startswith("See that you can reach and read that cache.")
+        )
         assert files_in(tmp_path / NEW) == {}
         with serving(tmp_path / "cache") as url:
             assert states(take(url, new)) == ["copied"]

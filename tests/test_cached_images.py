@@ -114,9 +114,18 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     assert (folder / entry.manifest.object_name).read_bytes() == Path(made.image).read_bytes()
     assert entry.manifest.part.sha256 == KEY.ljust(64, "0")
     [again] = cache_push.push(prefix, NAME, entry.place, None).builds
-    assert not again.sent
+    assert not again.sent and not again.object_sent
     assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
     assert contents.prune(entry.place, 0, dry_run=False).removed == ()
+
+
+def test_an_object_that_was_there_already_is_not_said_to_be_pushed(
+    entry: SignedManifest, folder: Path, prefix: Prefix, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / f"manifests/{NAME}/{entry.id}.json").unlink()
+    assert run(["cache", "push", NAME, "--prefix", str(prefix.root), "--to", str(folder), "--unsigned"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Pushed {NAME} to {folder}\n") and "Its object was there already, and was not sent." in said
 
 
 def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

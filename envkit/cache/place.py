@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from itertools import islice
 from shlex import quote
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -59,6 +59,8 @@ class Caches:
 
 
 Opened = AbstractContextManager[BinaryIO]
+Part = Literal["object", "manifest"]
+Sent = frozenset[Part]
 NOWHERE = Caches(places=(), keys=())
 
 
@@ -114,9 +116,9 @@ class Place:
         return not self.named.startswith(("http://", "https://"))
 
     @property
-    def has_index(self) -> bool:
-        """Whether it has a file that names its manifests; the tags of a registry do."""
-        return not self.named.startswith("oci://")
+    def is_registry(self) -> bool:
+        """Whether it is in a registry of images, whose tags name its manifests, and which keeps blobs for a while."""
+        return self.named.startswith("oci://")
 
     @property
     def store(self) -> Store:
@@ -128,7 +130,7 @@ class Place:
         """The module that writes it as well. Raises UsageProblem for one that can only be read."""
         if self.named.startswith("s3://"):
             return bucket
-        if self.named.startswith("oci://"):
+        if self.is_registry:
             return oci
         if self.is_remote:
             raise UsageProblem(
@@ -281,8 +283,8 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
     return ""
 
 
-def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = ()) -> bool:
-    """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
+def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = ()) -> Sent:
+    """Put an object and its manifest into a place; return which of them was sent. Raises OSError, RefusedError.
 
     What one of some public keys has signed is not replaced, nor is anything by what is not signed.
     """
@@ -302,8 +304,8 @@ def require_name(place: Place, module: str) -> None:
 
 def put(
     place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
-) -> bool:
-    """Put an object and the file of its manifest into a place; return whether anything was sent.
+) -> Sent:
+    """Put an object and the file of its manifest into a place; return which of them was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
     and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, or whose name
@@ -327,7 +329,7 @@ def put(
             store.put(place.named, build.object_name, stream)
         return True
 
-    is_new = was_sent = require_object()
+    was_sent, is_new = require_object(), False
 
     def is_right() -> bool:
         try:
@@ -343,10 +345,11 @@ def put(
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
                 is_new = True
         if not was_sent:  # what no manifest named may have been tidied up meanwhile
-            require_object()
-    if is_new or name not in indexed(place):
+            was_sent = require_object()
+    if was_sent or is_new or name not in indexed(place):
         index(place)
-    return is_new
+    parts: list[tuple[Part, bool]] = [("object", was_sent), ("manifest", is_new)]
+    return frozenset(part for part, is_sent in parts if is_sent)
 
 
 def require_cache(place: Place) -> None:

@@ -22,6 +22,10 @@ TO = click.option(
     shell_complete=complete.folders,
     help="The cache to put it into: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME.",
 )
+COLLECTED = (
+    "A registry keeps a blob until its own garbage collection has run. Until then a push finds it there and does not "
+    "send it again, also where it is damaged."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -91,6 +95,8 @@ def push(
             f"{'Pushed' if build.sent else 'There already:'} {build.module} {'to' if build.sent else 'in'} {done.place}"
         )
         echo(f"Object {build.id[:12]}, {words.size(build.size)}, {'signed' if build.signed else 'not signed'}.")
+        if build.sent and not build.object_sent:
+            echo(f"Its object was there already, and was not sent. 'envkit cache verify {quote(to)}' reads it.")
         if not build.sent:
             more = f"'envkit cache show {build.id[:12]} {quote(to)}' says more."
             echo(f"It was built on {build.host}, {build.built}. {more}")
@@ -232,6 +238,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     those behind a web server, which lists none. Ends with 4 where one is bad.
     """
     from envkit.cache import contents
+    from envkit.cache.place import Place
     from envkit.commands import json_types
     from envkit.report import words
 
@@ -246,6 +253,9 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
                 f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{f': {item.wrong}' if item.wrong else ''}"
             )
         echo(f"{words.count(len(verified.builds), 'build')}, {len(bad) or 'none'} bad.")
+        damaged = [item.place for item in bad if item.read] + [source.place for source in wrong if source.read]
+        if any(Place(named=one).is_registry for one in damaged):
+            echo(f"{COLLECTED} Remove what is bad by 'envkit cache prune', have that run, then push again.")
         for source in wrong:
             echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
@@ -283,6 +293,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
     for name in done.removed:
         echo(f"  {name}")
+    if done.removed and Place(named=place).is_registry:
+        echo(COLLECTED)
     if done.unread:
         besides = ", with all objects" if any(name.startswith("manifests/") for name in done.unread) else ""
         echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed{besides}:")

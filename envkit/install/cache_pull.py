@@ -196,7 +196,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
                 raise
             yield stream
 
-    return place.put(to, entry.manifest, content, stays, packed)
+    return bool(place.put(to, entry.manifest, content, stays, packed))
 
 
 def problem(done: Pulled) -> EnvkitError | None:

@@ -40,6 +40,7 @@ from envkit.verify import target
 class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A build that is in the place now; ``sent``: it was not there before; ``ci``: the job that pushed it.
 
+    ``object_sent``: nor was its object, which a registry keeps for a while after its manifest was removed.
     Of what was there before, all is told as it is there: ``host`` built it at ``built``, somebody else may have signed.
     """
 
@@ -52,6 +53,7 @@ class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     built: str
     ci: Ci | None = None
+    object_sent: bool = False
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,7 +238,7 @@ def taken_from(to: Place, name: str, origin: Cached | None) -> PushedBuild | Non
     return None
 
 
-def pushed(build: Manifest, *, sent: bool, signed: bool) -> PushedBuild:
+def pushed(build: Manifest, *, sent: bool, signed: bool, object_sent: bool = False) -> PushedBuild:
     """Return what is told of a build that is in a place now."""
     return PushedBuild(
         module=build.module,
@@ -248,6 +250,7 @@ def pushed(build: Manifest, *, sent: bool, signed: bool) -> PushedBuild:
         host=build.provenance.host,
         built=build.provenance.built,
         ci=build.provenance.ci,
+        object_sent=object_sent,
     )
 
 
@@ -364,8 +367,8 @@ def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> 
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)
-        if place.publish(to, described, stream, signed, keys):
-            return pushed(described, sent=True, signed=bool(signed))
+        if new := place.publish(to, described, stream, signed, keys):
+            return pushed(described, sent=True, signed=bool(signed), object_sent="object" in new)
     before = to.entry(f"{folder_of(described.module)}/{described.key}.json")
     return pushed(before.manifest, sent=False, signed=bool(before.signed.signature))
 
@@ -390,7 +393,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
     with temporary.folder("push") as folder, suppress(CacheInvalid):
         entry, keys = to.entry(name), public_keys(key, folder)
         made = entry.manifest
-        is_listed = not to.has_index or name in place.indexed(to)
+        is_listed = to.is_registry or name in place.indexed(to)
         if (
             is_listed
             and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
