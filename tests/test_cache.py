@@ -1340,7 +1340,9 @@ class TestTaken:
         lines = said.getvalue().splitlines()
         assert "There is no such folder. It is left out." in lines[0]
         assert f"object {bad.id[:12]}: Its SHA-256 is" in lines[1]
-        assert lines[1].endswith(f"{MODULE} is not taken from there.")
+        assert lines[1].startswith(f"A build in the cache {first} cannot be used. ")
+        advice = f"'envkit cache verify {first}' names all that is wrong there."
+        assert lines[1].endswith(f"{MODULE} is not taken from there. {advice}")
         assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00."
         assert one.tree.has(MODULE)
         record = receipt.built(one.tree, MODULE)
@@ -1353,7 +1355,7 @@ class TestTaken:
         (tmp_path / "cache" / layout.object_of(bad.manifest.sha256)).unlink()
         one, said = work(tmp_path / "cache"), io.StringIO()
         assert not cached.take(one, Console(file=said, width=400))
-        assert said.getvalue().endswith(f"{MODULE} is not taken from there.\n")
+        assert f"{MODULE} is not taken from there." in said.getvalue()
         assert not one.tree.has(MODULE)
 
     def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:

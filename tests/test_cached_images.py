@@ -513,7 +513,8 @@ def test_where_the_image_is_damaged_its_layers_are_taken(
     assert work.missing == ["image"] and work.is_taken and work.looked_below == FoundBuilds()
     spoil(folder, NAME)
     said = build(work, tmp_path, monkeypatch)
-    assert "The image is not taken from there." in said and "Building 1 of 4 layers" in said
+    assert "The image is not taken from there. 'envkit cache verify" in said and "Building 1 of 4 layers" in said
+    assert f"A build in the cache {folder} cannot be used." in said and "The cache" not in said
     assert there(work) == TAKEN and work.taken == [] and "Fetching 0 files" in said
 
 

@@ -20,7 +20,7 @@ from envkit.apptainer.build import make_own
 from envkit.apptainer.image_plan import IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import folder_of, layer_name
-from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
 from envkit.cache.place import Caches, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
@@ -149,7 +149,7 @@ def is_put(taken: TakenImage, name: str, console: Console) -> bool:
         with process.interruptible():
             put(taken.offer.entry, taken.image, name, console)
     except CacheInvalid as error:
-        say(console, f"{error.what} {error.why} {called.capitalize()} is not taken from there.")
+        say(console, not_taken(taken.offer.entry, called.capitalize(), error))
         return False
     except Interrupted as stopped:
         stopped.why = f"{called.capitalize()} was being taken from {origin.place}."

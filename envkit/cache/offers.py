@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from shlex import quote
 
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Caches, SignedManifest, signer
+from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
 from envkit.report import words
 from envkit.sources import signature
@@ -61,6 +63,12 @@ def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
         return ""
     unusable = [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
     return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
+
+
+def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:
+    """Say that a build is not taken from a cache, as it is called here, and where to see what else is wrong there."""
+    advice = f" 'envkit cache verify {quote(entry.place.shown)}' names all that is wrong there." if error.fix else ""
+    return f"{error.what} {error.why} {called} is not taken from there.{advice}"
 
 
 def lines(found: FoundBuilds) -> Iterator[str]:

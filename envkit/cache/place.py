@@ -168,9 +168,9 @@ class Place:
         try:
             build, signed = manifest.read(self.read(f"manifests/{name}", manifest.MOST))
         except ValueError as error:
-            raise self.invalid(f"The manifest {name} cannot be read: {error}") from error
+            raise self.invalid(f"The manifest {name} cannot be read: {error}", is_build=True) from error
         if name != f"{manifest.folder_of(build.module)}/{build.key}.json":
-            raise self.invalid(f"The manifest {name} is that of something else, or was changed.")
+            raise self.invalid(f"The manifest {name} is that of something else, or was changed.", is_build=True)
         return SignedManifest(place=self, manifest=build, signed=signed)
 
     def entries(self, names: Sequence[str], wrong: list[str]) -> Iterator[SignedManifest]:
@@ -204,13 +204,16 @@ class Place:
     @contextmanager
     def opened(self, name: str, most: int) -> Iterator[Iterable[bytes]]:
         """Give a file of it in pieces, at most so many bytes. Raises CacheInvalid, also while it is read."""
-        from envkit.sources.answers import RefusedError
+        from envkit.sources.answers import RefusedError, SlowError, UnreachableError
 
         try:
             with self.store.opened(self.named, name, most) as chunks:
                 yield chunks
+        except (SlowError, UnreachableError) as error:  # it is the server that fails
+            fix = "See that you can reach it, then run the same command again."
+            raise self.invalid(f"{name}: {error}.", fix) from error
         except RefusedError as error:
-            raise self.invalid(f"{name}: {error}.") from error
+            raise self.invalid(f"{name}: {error}.", is_build=True) from error
 
     @contextmanager
     def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
@@ -234,11 +237,11 @@ class Place:
         with self.store.opened(self.named, source_of(sha256), most) as chunks:
             yield chunks
 
-    def invalid(self, why: str, fix: str = "") -> CacheInvalid:
-        """Say that the place, or something in it, cannot be used."""
+    def invalid(self, why: str, fix: str = "", *, is_build: bool = False) -> CacheInvalid:
+        """Say that the place, or only a build in it, cannot be used."""
         at = quote(self.shown)
         return CacheInvalid(
-            what=f"The cache {self.shown} cannot be used.",
+            what=f"{'A build in the' if is_build else 'The'} cache {self.shown} cannot be used.",
             why=why,
             fix=fix or f"All that is wrong with it: envkit cache verify {at}\nTo remove that: envkit cache prune {at}",
         )

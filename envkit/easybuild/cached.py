@@ -15,7 +15,7 @@ from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
-from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
 from envkit.cache.place import Caches, SignedManifest
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
@@ -183,7 +183,7 @@ def taken(step: Step, work: Work, console: Console) -> bool:
                 paths = {source.sha256 or "": request.prefix.sources / source.place for source in sources}
                 unpack.take(entry, tree, work.host.python.path, record, paths)
             except CacheInvalid as error:
-                say(console, f"{error.what} {error.why} {module} is not taken from there.")
+                say(console, not_taken(entry, module, error))
                 continue
             manifest.write(tree, module)
         say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
