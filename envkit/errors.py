@@ -102,6 +102,10 @@ class HostProblem(EnvkitError):
     exit_code = 3
 
 
+class OpensslMissing(HostProblem):
+    """The program that signs and checks signatures is missing."""
+
+
 class RecipeInvalid(EnvkitError):
     """A definition file that cannot be read, or filled in."""
 

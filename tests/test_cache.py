@@ -31,7 +31,7 @@ from envkit.binary.elf import Elf
 from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
-from envkit.cache.offers import FoundBuilds, for_scripts, lines, untrusted
+from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -1214,6 +1214,24 @@ class TestTrust:
         none = "none of your keys ('cache.keys') has signed it"
         assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
         assert untrusted(entry, [str(theirs)]) == none
+
+    def test_without_openssl_nothing_signed_is_taken_and_nothing_stops(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        entry, mine = self.signed(tree, tmp_path / "cache", keys["mine"][0]), str(keys["mine"][1])
+        unsigned = pushed(tree, tmp_path / "unsigned")
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", mine)
+        why = "its signature cannot be checked: there is no program openssl on PATH"
+        caches = place.Caches(places=(), keys=(mine,))
+        assert judged(entry, (), caches).why_not == (why,)
+        assert judged(unsigned, (), caches).why_not == ("it is not signed (--unsigned-cache takes it all the same)",)
+        assert judged(entry, (), replace(caches, unsigned=True)).why_not == ()
+        assert run(["cache", "list", entry.place.named]) == 0
+        assert "not checked" in capsys.readouterr().out
+        assert run(["cache", "verify", entry.place.named]) == 4
+        assert f"I{why[1:]}." in capsys.readouterr().out
 
     def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
         entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])

@@ -14,7 +14,9 @@ from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Place, SignedManifest
 from envkit.errors import CacheInvalid, UsageProblem, of_storage
+from envkit.sources import signature
 
+NOT_YOURS = "None of your keys has signed it."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
@@ -187,9 +189,14 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     if digest.hexdigest() != entry.manifest.sha256:
         wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
     elif keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = "None of your keys has signed it."
+        wrong = NOT_YOURS if signature.can_check() else f"{place.UNCHECKED}."
     state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
+
+
+def is_damaged(done: Checked | CheckedSource) -> bool:
+    """Say whether something is not what it should be, whoever has signed it."""
+    return done.read and done.wrong not in ("", NOT_YOURS, f"{place.UNCHECKED}.")
 
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:

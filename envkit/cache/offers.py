@@ -6,7 +6,7 @@ from itertools import groupby
 from shlex import quote
 
 from envkit.cache.manifest import Manifest
-from envkit.cache.place import Caches, SignedManifest, signer
+from envkit.cache.place import UNCHECKED, Caches, SignedManifest, signer
 from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
 from envkit.report import words
@@ -61,6 +61,8 @@ def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
     """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
     if not entry.signed.signature:
         return ""
+    if keys and not signature.can_check():
+        return f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
     unusable = [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
     return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
 

@@ -29,6 +29,7 @@ from envkit.errors import (
     CacheSilent,
     HostProblem,
     NotWritable,
+    OpensslMissing,
     SignatureInvalid,
     UsageProblem,
     of_storage,
@@ -41,6 +42,7 @@ NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a f
 MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
+UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
@@ -269,7 +271,10 @@ def configured(*, unsigned: bool = False) -> Caches:
 
 
 def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
-    """Return the first of some public keys that verifies a manifest; nothing where none does. Raises HostProblem."""
+    """Return the first of some public keys that verifies a manifest; nothing where none does, or openssl is missing.
+
+    Raises HostProblem for a key that somebody else can change.
+    """
     if not entry.signed.signature:
         return ""
     with temporary.folder("cache") as folder:
@@ -280,7 +285,7 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
         except ValueError:
             return ""
         for key in (key for key in keys if at_home(key).is_file()):  # of others a plan says that they are none
-            with suppress(SignatureInvalid):
+            with suppress(SignatureInvalid, OpensslMissing):
                 signature.require(path, at_home(key), trust.trusted())
                 return key
     return ""

@@ -253,8 +253,8 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
                 f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{f': {item.wrong}' if item.wrong else ''}"
             )
         echo(f"{words.count(len(verified.builds), 'build')}, {len(bad) or 'none'} bad.")
-        damaged = [item.place for item in bad if item.read] + [source.place for source in wrong if source.read]
-        if any(Place(named=one).is_registry for one in damaged):
+        checked: list[contents.Checked | contents.CheckedSource] = [*bad, *wrong]
+        if any(contents.is_damaged(item) and Place(named=item.place).is_registry for item in checked):
             echo(f"{COLLECTED} Remove what is bad by 'envkit cache prune', have that run, then push again.")
         for source in wrong:
             echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
@@ -352,7 +352,9 @@ def verdict_of(report: bytes) -> str:
 
 def unchecked(is_signed: bool) -> str:
     """Return what there is to say of a signature that no key verifies."""
-    return "no" if not is_signed else "by none of your keys" if keys() else "not checked"
+    from envkit.sources import signature
+
+    return "no" if not is_signed else "by none of your keys" if keys() and signature.can_check() else "not checked"
 
 
 def keys() -> tuple[str, ...]:
