@@ -41,7 +41,8 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, NotWritable, UsageProblem
+from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
+from envkit.install import cache_push
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -803,6 +804,21 @@ class TestFolder:
         monkeypatch.setattr(folder, "LOCKED_S", 1.0)
         entry = pushed(tree, tmp_path / "cache")
         assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+    def test_a_folder_that_everybody_may_write_to_is_refused(self, tmp_path: Path) -> None:
+        """What is made in it would be for its owner alone."""
+        (at := tmp_path / "open").mkdir()
+        at.chmod(0o2775)
+        folder.require(str(at))
+        at.chmod(0o777)
+        with pytest.raises(HostProblem, match="everybody may write to it") as refused:
+            cache_push.require(Place(named=str(at)))
+        assert f"chmod o-w {at}" in refused.value.fix and [*at.iterdir()] == []
+
+    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(UsageProblem, match="is a file, and no folder"):
+            folder.require(str(tmp_path / "file"))
 
     def test_a_lock_that_another_holds(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(folder, "LOCKED_S", 0.1)
