@@ -46,6 +46,7 @@ NAME = "pytorch-2.13-cpu-image"
 KEY = "a" * 64
 MACHINE = platform.machine()
 MIRROR = "http://mirror/debian"
+BASE = "it was made from the Debian of a mirror, and here it would be from an image (--base mirror plans the former)"
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_a_plan_takes_what_is_made_of_the_same(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"key": "b" * 64}, cached.OTHER),
+        ({"key": "b" * 64}, BASE),
         ({"unsigned": False}, "it is not signed (--unsigned-cache takes it all the same)"),
     ],
 )
@@ -188,14 +189,16 @@ def test_an_image_of_another_machine_does_not_fit(
     needs = msgspec.structs.replace(entry.manifest.needs, machine="s390x")
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY, image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == [f"it is for machine type s390x, and here it is {MACHINE}"]
+    assert [*cached.unfit(other, image, MACHINE, [image])] == [
+        f"it is for machine type s390x, and here it is {MACHINE}"
+    ]
 
 
 def test_one_whose_code_this_cpu_does_not_run_does_not_fit(entry: SignedManifest) -> None:
     needs = msgspec.structs.replace(entry.manifest.needs, cpu=("no-such-feature",))
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU lacks"]
+    assert [*cached.unfit(other, image, MACHINE, [image])] == ["its code needs no-such-feature, which this CPU lacks"]
 
 
 def test_of_several_the_newest_of_the_first_place_is_taken(
@@ -480,7 +483,7 @@ def test_a_layer_before_the_last_is_taken_where_that_is_another(
     layers = (*work.plan.layers[:2], other, work.plan.layers[3])
     work = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
     assert (work.taken_below, work.missing) == (["debian", "build-1"], ["build-2", "image"])
-    assert any(cached.OTHER in line for line in lines(work.looked_below))
+    assert any("its layer build-2 has another recipe" in line for line in lines(work.looked_below))
 
 
 def spoil(folder: Path, name: str) -> None:
@@ -747,11 +750,38 @@ def left_out(prefix: Prefix, folder: Path) -> dict[str, str]:
     return cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True).left_out
 
 
+def test_a_plan_says_in_what_an_image_differs(
+    planned: Callable[..., ImageInstallation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base first: who has no debootstrap plans another one."""
+
+    def why(work: ImageInstallation, **keys: str) -> str:
+        layers = tuple(
+            msgspec.structs.replace(one, key=keys.get(one.name.replace("-", "_"), one.key))
+            for one in work.plan.layers
+            if keys.get(one.name) != ""
+        )
+        changed = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
+        [offer] = [offer for offer in changed.found.offers if offer.entry.manifest.module == NAME]
+        return offer.why_not[0]
+
+    monkeypatch.setattr(cached, "__version__", "0.1.0")
+    other = "f" * 64
+    former = "it was made from the Debian of a mirror, and here it would be from an image"
+    assert why(planned(), debian="", build_1=other, image=other) == f"{former} (--base mirror plans the former)"
+    assert "of another release" in why(planned(), debian=other, build_1=other, image=other)
+    same = "has another recipe, other arguments or files"
+    assert why(planned(), build_2=other, image=other).startswith(f"its layer build-2 {same}")
+    assert why(planned(), image=other).startswith(f"the image itself {same}")
+    monkeypatch.setattr(cached, "__version__", "77")
+    assert why(planned(), image=other).endswith("and this is 77)")
+
+
 def test_a_debian_of_another_mirror_is_built(planned: Callable[..., ImageInstallation]) -> None:
     """What is built on it takes packages from there."""
     work = planned(mirror="http://other/debian", sandbox=True)
     assert (work.taken_below, work.missing) == (["build-2"], ["debian", "image"])
-    why = f"{NAME}.debian: {cached.OTHER}"
+    why = f"{NAME}.debian: it is from another mirror of Debian than http://other/debian (--base URL names one)"
     assert any(line.startswith("Cache:    not ") and line.endswith(why) for line in work.heading())
 
 

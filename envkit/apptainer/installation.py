@@ -107,7 +107,8 @@ class ImageInstallation:
     def found(self) -> FoundBuilds:
         """What the caches have of the image and of the layers below it that are not there, asked once."""
         layers = self.left()
-        return cached.find(self.request, self.stack, [*layers[-1:], *layers[:-1]], self.host.machine, self.caches)
+        wanted = [*layers[-1:], *layers[:-1]]
+        return cached.find(self.request, self.stack, wanted, self.host.machine, self.caches, self.plan.layers)
 
     @property
     def looked(self) -> FoundBuilds:

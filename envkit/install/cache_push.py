@@ -404,7 +404,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 
 def require(to: Place) -> None:
-    """Require that a place can be written to and is there. Raises what its ``require`` does, NotWritable, CacheSilent."""
+    """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
     with place.writing(to, "Nothing"):
         to.writable.require(to.named)
 
