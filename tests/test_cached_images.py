@@ -486,6 +486,24 @@ def test_a_layer_before_the_last_is_taken_where_that_is_another(
     assert any("its layer build-2 has another recipe" in line for line in lines(work.looked_below))
 
 
+def test_what_a_build_leaves_in_its_temporary_folder_goes_with_it(
+    planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that is killed cannot tidy up: what pip left in /var/tmp was in the machine's own."""
+    (place := tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(place))
+    work = planned(rebuild=True)
+    assert work.runtime
+    here = 'at=${word%:/var/tmp}; echo left >"$at/pip-build"; ls -ld "$at"'
+    find = f"for word; do case $word in *:/var/tmp) {here};; esac; done"
+    work.runtime.path.write_text(f"#!/bin/sh\n{find} >{tmp_path}/seen\nexit 1\n")
+    with pytest.raises(BuildFailed):
+        build(work, tmp_path, monkeypatch)
+    seen = (tmp_path / "seen").read_text()
+    assert seen.startswith("drwxrwxrwt") and f" {place}/envkit-build-" in seen
+    assert [*place.iterdir()] == []
+
+
 def spoil(folder: Path, name: str) -> None:
     """Change the object of an image or a layer in a cache."""
     [entry] = [entry for entry in contents.entries([Place(named=str(folder))])[0] if entry.manifest.module == name]
