@@ -28,9 +28,10 @@ from envkit.environments import filelocks, receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import BuildFailed, CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.install import cache_pull, cache_push, cleaning, sbom
+from envkit.install import cache_pull, cache_push, cleaning, earlier, sbom
 from envkit.machine.host import Host, Platform
 from envkit.machine.runtime import Runtime
+from envkit.planning import preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.sources.fetch import Source
@@ -461,7 +462,7 @@ def test_of_layers_the_last_is_taken(
     planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = planned(sandbox=True)
-    assert (work.taken_below, work.missing) == (["debian", "build-2"], ["image"])
+    assert (work.taken_below, work.missing) == (["debian", "build-2"], ["debian", "build-2", "image"])
     assert [line for line in work.heading() if line.startswith("Cache:")] == [
         f"Cache:    the layer {NAME}.{name} is taken from {folder}, not built here:" for name in ("debian", "build-2")
     ]
@@ -474,6 +475,37 @@ def test_of_layers_the_last_is_taken(
     assert last_one.read_text() == NAME and origin and (origin.place, origin.id) == (str(folder), id_of)
 
 
+def test_what_is_still_to_be_taken_is_not_said_to_be_in_place(
+    planned: Callable[..., ImageInstallation], tmp_path: Path
+) -> None:
+    """After Ctrl-C while a layer was being copied, when only its note was there."""
+    work, said = planned(sandbox=True), io.StringIO()
+    debian, _, build_2, _ = work.plan.layers
+    debian.image.parent.mkdir(parents=True)
+    debian.image.write_text("built: here")
+    note_of(build_2.image).write_text("{}")
+    receipt.begin(work.tree, NAME, "fetching", tmp_path)
+    earlier.say_resumed(work, Console(file=said, width=500))
+    assert said.getvalue().endswith("2 of 4 layers are in place; left: build-2, image.\n")
+    assert "1 of 4 layers to build" in "\n".join(work.listing())
+
+
+def test_an_image_that_was_taken_already_needs_no_room(
+    planned: Callable[..., ImageInstallation], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the verification is left then; before that the room of the image is asked for, not of a build."""
+    work = planned()
+    work = replace(work, stack=msgspec.structs.replace(work.stack, disk_mb=4000))
+    assert work.offer
+    size = work.offer.entry.manifest.size
+    assert work.share_to_take == size / 4e9
+    monkeypatch.setattr(preflight, "room", lambda _: (0, None))
+    image = cached.taken_to(work.tree.layers, work.offer)
+    image.parent.mkdir(parents=True)
+    image.write_text("the image")
+    assert [problem.what for problem in work.problems() if "MB free" in problem.what] == []
+
+
 def test_a_layer_before_the_last_is_taken_where_that_is_another(
     planned: Callable[..., ImageInstallation], layered: ImageReceipt
 ) -> None:
@@ -482,7 +514,7 @@ def test_a_layer_before_the_last_is_taken_where_that_is_another(
     other = msgspec.structs.replace(work.plan.layers[2], key="f" * 64)
     layers = (*work.plan.layers[:2], other, work.plan.layers[3])
     work = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
-    assert (work.taken_below, work.missing) == (["debian", "build-1"], ["build-2", "image"])
+    assert (work.taken_below, work.missing) == (["debian", "build-1"], ["debian", "build-1", "build-2", "image"])
     assert any("its layer build-2 has another recipe" in line for line in lines(work.looked_below))
 
 
@@ -798,7 +830,7 @@ def test_a_plan_says_in_what_an_image_differs(
 def test_a_debian_of_another_mirror_is_built(planned: Callable[..., ImageInstallation]) -> None:
     """What is built on it takes packages from there."""
     work = planned(mirror="http://other/debian", sandbox=True)
-    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "image"])
+    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "build-2", "image"])
     why = f"{NAME}.debian: it is from another mirror of Debian than http://other/debian (--base URL names one)"
     assert any(line.startswith("Cache:    not ") and line.endswith(why) for line in work.heading())
 

@@ -144,7 +144,7 @@ def take(looked: FoundBuilds, layers: Path, console: Console) -> TakenImage | No
 
     What is bad is said in a line, and leaves nothing. Raises Interrupted, OSError.
     """
-    fitting = [TakenImage(offer=offer, image=layers / f"taken-{offer.entry.id[:20]}.sif") for offer in fit_of(looked)]
+    fitting = [TakenImage(offer=offer, image=taken_to(layers, offer)) for offer in fit_of(looked)]
     return next((taken for taken in fitting if is_put(taken, IMAGE, console)), None)
 
 
@@ -162,6 +162,11 @@ def take_layer(looked: FoundBuilds, layer: Layer, console: Console) -> bool:
             return True
         discard(note_of(layer.image))
     return False
+
+
+def taken_to(layers: Path, offer: Offer) -> Path:
+    """Return where the image of a cache lies until it is verified."""
+    return layers / f"taken-{offer.entry.id[:20]}.sif"
 
 
 def fit_of(looked: FoundBuilds) -> list[Offer]:

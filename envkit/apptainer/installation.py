@@ -84,8 +84,11 @@ class ImageInstallation:
 
     @property
     def missing(self) -> list[str]:
-        """The layers that are to be built, or the image that is to be taken from a cache."""
-        return [self.image.name] if self.is_taken else [layer.name for layer in self.to_build]
+        """The layers that are to be built or taken from caches, or the image that is to be taken."""
+        if self.is_taken:
+            return [self.image.name]
+        wanted = {*self.taken_below, *(layer.name for layer in self.to_build)}
+        return [layer.name for layer in self.left() if layer.name in wanted]
 
     @property
     def to_build(self) -> list[Layer]:
@@ -246,8 +249,15 @@ class ImageInstallation:
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
         if not self.probed and self.is_taken:  # without a program for images no cache is asked
-            return self.lacking_in_any_case(1 / len(self.plan.layers))
+            return self.lacking_in_any_case(self.share_to_take)
         return self.lacking() or list(preflight.refused_sources(self.answers, self.stack, self.host))
+
+    @property
+    def share_to_take(self) -> float:
+        """How much there is to take of an image that a cache has, as a share of the room that a build needs."""
+        if self.offer is None or cached.taken_to(self.tree.layers, self.offer).is_file():
+            return 0.0  # an installation that has ended early has taken it
+        return self.offer.entry.manifest.size / 1e6 / max(self.stack.disk_mb, 1)
 
     def lacking_in_any_case(self, remaining: float) -> list[Problem]:
         """Return what would stop it, built or taken, that this machine lacks; ``remaining`` is how much is left."""
@@ -306,7 +316,7 @@ class ImageInstallation:
             yield f" * [c] {self.image.name}"
             yield "\nThe image is taken from a cache; nothing is built."
             return
-        missing, taken = set(self.missing), set(self.taken_below)
+        missing, taken = {layer.name for layer in self.to_build}, set(self.taken_below)
         for layer in self.plan.layers:
             mark = "c" if layer.name in taken else " " if layer.name in missing else "x"
             yield f" * [{mark}] {layer.name}: {layer.image}"
