@@ -671,6 +671,14 @@ class TestManyBuilds:
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
         assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
 
+    def test_an_object_that_was_cut_is_told_with_what_it_should_be(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        path = tmp_path / "cache" / entry.manifest.object_name
+        path.write_bytes(path.read_bytes()[:-20])
+        [one] = contents.verified([entry.place], ()).builds
+        assert f"Its object has {entry.manifest.size - 20} bytes and the SHA-256 " in one.wrong
+        assert one.wrong.endswith(f"its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}.")
+
     @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "longer"])
     def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -1249,13 +1257,23 @@ class TestTrust:
         assert run(["cache", "verify", entry.place.named]) == 4
         assert f"I{why[1:]}." in capsys.readouterr().out
 
-    def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
+    def test_a_manifest_that_was_changed(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
         entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
         [path] = (tmp_path / "cache/manifests").rglob("*.json")
         path.write_bytes(path.read_bytes().replace(b'"host":"builder"', b'"host":"another"'))
         changed = entry.place.entry(f"Horovod--1.0-toy/{path.name}")
         assert changed.manifest.provenance.host == "another"
         assert place.signer(changed, [str(keys["mine"][1])]) == ""
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", str(keys["mine"][1]))
+        assert run(["cache", "show", entry.id[:8], entry.place.named]) == 0
+        said = capsys.readouterr().out
+        assert "Signed:   by none of your keys, or changed since\n" in said and "No key of yours verifies this" in said
+        path.write_bytes(b"{" + path.read_bytes())
+        assert run(["cache", "show", entry.id[:8], entry.place.named]) == 4
+        assert f"The manifest Horovod--1.0-toy/{path.name} cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.integration

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Collection, Container, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from shlex import quote
 from typing import Literal
 
@@ -116,9 +116,19 @@ def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
 
 
 def find(places: Sequence[Place], wanted: str) -> SignedManifest:
-    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
+    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one.
+
+    Raises CacheInvalid for one that is there and cannot be read.
+    """
     found, wrong = entries(places)
     fitting = {one.id: one for one in found if one.id.startswith(wanted)}
+    for one in places if wrong and not fitting else ():
+        names = list[str]()
+        with suppress(CacheInvalid):
+            names = one.names()
+        for name in names:
+            if name.rpartition("/")[2].startswith(wanted):
+                one.entry(name)
     if len(fitting) != 1:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
@@ -174,10 +184,11 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     try:
         entry = of.entry(name)
         unpack.require_small(entry)
-        digest = hashlib.sha256()
+        digest, size = hashlib.sha256(), 0
         with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
+                size += len(chunk)
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
@@ -187,7 +198,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
     wrong = ""
     if digest.hexdigest() != entry.manifest.sha256:
-        wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
+        here = f"Its object has {size} bytes and the SHA-256 {digest.hexdigest()}"
+        wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif keys and entry.signed.signature and not place.signer(entry, keys):
         wrong = NOT_YOURS if signature.can_check() else f"{place.UNCHECKED}."
     state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"

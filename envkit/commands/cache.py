@@ -226,6 +226,10 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         **(of_image(needs, manifest.part.sha256) if manifest.is_image else of_module(needs)),
     }
     echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
+    if keys() and not key:
+        echo(
+            "\nNo key of yours verifies this: whoever can write to the cache may have written any of it, the verdict too."
+        )
 
 
 @cache.command(short_help="Check every build in caches: contents and signatures.")
@@ -354,7 +358,13 @@ def unchecked(is_signed: bool) -> str:
     """Return what there is to say of a signature that no key verifies."""
     from envkit.sources import signature
 
-    return "no" if not is_signed else "by none of your keys" if keys() and signature.can_check() else "not checked"
+    return (
+        "no"
+        if not is_signed
+        else "by none of your keys, or changed since"
+        if keys() and signature.can_check()
+        else "not checked"
+    )
 
 
 def keys() -> tuple[str, ...]:
