@@ -121,6 +121,17 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     assert contents.prune(entry.place, 0, dry_run=False).removed == ()
 
 
+def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
+    """The image first, and of nothing that is there already that it is sent."""
+    said = list[str]()
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
+    assert said == []
+    shutil.rmtree(folder / "objects")
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
+    size = Path(layered.image).stat().st_size
+    assert said == [f"Pushing {NAME}, {size} B", f"{NAME} is there after 0 s"]
+
+
 def test_an_object_that_was_there_already_is_not_said_to_be_pushed(
     entry: SignedManifest, folder: Path, prefix: Prefix, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,13 +122,13 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     """
     found, wrong = entries(places)
     fitting = {one.id: one for one in found if one.id.startswith(wanted)}
-    for one in places if wrong and not fitting else ():
+    for place_of in places if wrong and not fitting else ():
         names = list[str]()
         with suppress(CacheInvalid):
-            names = one.names()
+            names = place_of.names()
         for name in names:
             if name.rpartition("/")[2].startswith(wanted):
-                one.entry(name)
+                place_of.entry(name)
     if len(fitting) != 1:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",

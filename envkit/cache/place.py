@@ -291,16 +291,24 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
     return ""
 
 
-def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = ()) -> Sent:
+def publish(
+    place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = (),
+    begin: Callable[[], None] = lambda: None,
+) -> Sent:  # fmt: skip
     """Put an object and its manifest into a place; return which of them was sent. Raises OSError, RefusedError.
 
+    ``begin`` is called before an object is sent, which may take long.
     What one of some public keys has signed is not replaced, nor is anything by what is not signed.
     """
 
     def stays(before: SignedManifest) -> bool:
         return not signed or bool(signer(before, keys))
 
-    return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
+    def given() -> Opened:
+        begin()
+        return nullcontext(packed)
+
+    return put(place, build, manifest.packed(build, signed), stays, given)
 
 
 def require_name(place: Place, module: str) -> None:

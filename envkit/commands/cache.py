@@ -227,9 +227,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
     }
     echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
     if keys() and not key:
-        echo(
-            "\nNo key of yours verifies this: whoever can write to the cache may have written any of it, the verdict too."
-        )
+        echo("\nNo key of yours verifies this: whoever can write to the cache may have written all of it.")
 
 
 @cache.command(short_help="Check every build in caches: contents and signatures.")
