@@ -1412,6 +1412,8 @@ class TestTaken:
 
     def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")
+        (tmp_path / "empty").mkdir()
+        assert [*lines(work(tmp_path / "empty").looked)] == [f"Cache:    {tmp_path / 'empty'} has no build of this"]
         assert work(tmp_path / "cache").looked.taken != {}
         assert work(tmp_path / "cache", offline=True).looked.taken != {}
         assert work(tmp_path / "cache", rebuild=True).looked == FoundBuilds()

@@ -245,7 +245,16 @@ def test_no_cache_is_asked_for_what_it_cannot_have(
 
 def test_a_cache_that_is_not_there_is_said(prefix: Prefix, stack: Stack, tmp_path: Path) -> None:
     found = looked(prefix, stack, tmp_path / "none")
-    assert found.offers == () and "There is no such folder" in found.wrong[0]
+    assert found.offers == () and "There is no such folder" in found.wrong[0] and found.none == ()
+
+
+def test_a_cache_that_has_nothing_of_it_is_said_to_have_been_asked(
+    planned: Callable[..., ImageInstallation], prefix: Prefix, stack: Stack, tmp_path: Path
+) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    assert [*lines(looked(prefix, stack, empty))] == [f"Cache:    {empty} has no build of this"]
+    said = [line for line in planned(at=empty).heading() if line.startswith("Cache:")]
+    assert said == [f"Cache:    {empty} has no build of this"]
 
 
 def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path) -> None:

@@ -54,14 +54,17 @@ def find(
         return FoundBuilds()
     is_whole = not (request.sign or request.sandbox)
     wanted = {name_of(stack, layer): layer for layer in layers if is_whole or layer.name != IMAGE}
+    if not wanted:
+        return FoundBuilds()
     folders = {folder_of(name) for name in wanted}
-    offers, wrong = list[Offer](), list[str]()
+    offers, wrong, none = list[Offer](), list[str](), list[str]()
     for place in caches.kept:
         if place.is_remote and request.offline:
             continue
         names = list[str]()
         try:
             names = [name for name in place.names() if name.partition("/")[0] in folders]
+            none += [] if names else [place.shown]
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
         for entry in place.entries(names, wrong):
@@ -71,7 +74,7 @@ def find(
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
+    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong), none=tuple(none))
 
 
 def unfit(entry: SignedManifest, layer: Layer, machine: str, plan: Sequence[Layer]) -> Iterator[str]:

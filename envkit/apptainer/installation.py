@@ -116,7 +116,7 @@ class ImageInstallation:
     @property
     def looked(self) -> FoundBuilds:
         """The images that the caches have of it, and what is wrong with caches."""
-        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong)
+        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong, none=self.found.none)
 
     @property
     def looked_below(self) -> FoundBuilds:

@@ -36,10 +36,11 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBuilds:
-    """The offers of caches, the nearest that fits first, and what is wrong with caches."""
+    """The offers of caches, the nearest that fits first, what is wrong with caches, and which have ``none`` of it."""
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
 
     @property
     def taken(self) -> dict[str, Offer]:
@@ -95,6 +96,8 @@ def lines(found: FoundBuilds) -> Iterator[str]:
             yield f"          and {len(others) - SHOWN} more that do not fit"
     for text in found.wrong:
         yield f"Cache:    {text}"
+    for place in found.none:
+        yield f"Cache:    {place} has no build of this"
 
 
 def needed(build: Manifest) -> str:
