@@ -158,6 +158,19 @@ def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["files"].keys() == {f"{NAME}.sif"}
 
 
+def test_images_of_other_arguments_are_told_apart(
+    made: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = msgspec.structs.replace(made, arguments={"PATCHES": "cxx17 bfloat16"})
+    assert changed.described()["Made from"] == f"{made.source}, PATCHES=cxx17 bfloat16"
+    receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
+    [done] = cache_push.push(prefix, NAME, Place(named=str(folder)), None).builds
+    for words in (["list", str(folder)], ["show", done.id[:8], str(folder)]):
+        assert run(["cache", *words]) == 0
+        said = capsys.readouterr().out
+        assert "PATCHES=" in said and "bfloat16" in said
+
+
 def test_a_plan_takes_what_is_made_of_the_same(
     entry: SignedManifest, made: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
 ) -> None:
@@ -913,5 +926,10 @@ def test_a_cache_tells_of_a_layer(
     id_of = {entry.manifest.module: entry.id for entry in contents.entries([Place(named=str(folder))])[0]}
     assert run(["cache", "show", id_of[f"{NAME}.build-1"], str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111" in shown
+    assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111, cpu.def\n" in shown
+    assert "Inside:" not in shown
+    assert run(["cache", "list", str(folder), "--json"]) == 0
+    assert {build["module"]: build["layer"] for build in json.loads(capsys.readouterr().out)["builds"]} == {
+        name: name != NAME for name in id_of
+    }
     assert contents.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()

@@ -441,6 +441,7 @@ class ImageInstallation:
             srun=inside.srun,
             lock=lock,
             cached=self.taken[0].origin if self.taken else None,
+            arguments=dict(self.request.build_args),
         )
 
     def built(self, layer: Layer) -> receipt.BuiltLayer:

@@ -21,7 +21,10 @@ LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
+    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it.
+
+    ``layer``: it is one that an image was built on. ``arguments`` are those that an image's recipe was given.
+    """
 
     place: str
     id: str
@@ -32,6 +35,8 @@ class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
     signed: bool
     signed_by: str
     needs: Needs
+    layer: bool = False
+    arguments: dict[str, str] = {}
 
 
 class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,8 @@ def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
         signed=bool(entry.signed.signature),
         signed_by=place.signer(entry, keys),
         needs=entry.manifest.needs,
+        layer=entry.manifest.is_layer,
+        arguments=entry.manifest.provenance.arguments,
     )
 
 

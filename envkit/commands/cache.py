@@ -11,7 +11,9 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
-    from envkit.cache.manifest import Needs
+    from collections.abc import Mapping
+
+    from envkit.cache.manifest import Manifest, Needs
     from envkit.cache.place import Place
 
 PLACES = click.argument("places", metavar="[PLACE]...", nargs=-1)
@@ -174,7 +176,13 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
-                ", ".join(filter(None, (item.needs.machine, f"Python {item.needs.python}", mpi_of(item.needs)))),
+                ", ".join(
+                    [
+                        item.needs.machine,
+                        *([] if item.layer else filter(None, (f"Python {item.needs.python}", mpi_of(item.needs)))),
+                        *given(item.arguments),
+                    ]
+                ),
                 item.signed_by or unchecked(item.signed),
             )
             for item in listing.builds
@@ -223,7 +231,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
             if origin.ci
             else {}
         ),
-        **(of_image(needs, manifest.part.sha256) if manifest.is_image else of_module(needs)),
+        **(of_image(manifest) if manifest.is_image else of_module(needs)),
     }
     echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
     if keys() and not key:
@@ -331,14 +339,21 @@ def mpi_of(needs: "Needs") -> str:
     return f"{needs.mpi.family} {needs.mpi.version}".strip()
 
 
-def of_image(needs: "Needs", key: str) -> dict[str, str]:
-    """Return what there is to say of an image, by title; ``key`` is that of its last layer."""
+def of_image(manifest: "Manifest") -> dict[str, str]:
+    """Return what there is to say of an image, or of a layer, by title."""
+    needs, part = manifest.needs, manifest.part
+    inside = {} if manifest.is_layer else {"Inside": f"Python {needs.python}, {needs.mpi.family} {needs.mpi.version}"}
     return {
         "Needs": needs.machine,
         "CPU": ", ".join(needs.cpu) or "any",
-        "Inside": f"Python {needs.python}, {needs.mpi.family} {needs.mpi.version}",
-        "Made of": f"layer {key[:20]}",
+        **inside,
+        "Made of": ", ".join([f"layer {part.sha256[:20]}", part.recipe, *given(manifest.provenance.arguments)]),
     }
+
+
+def given(arguments: "Mapping[str, str]") -> list[str]:
+    """Return the arguments that the recipe of an image was given, in words."""
+    return [f"{name}={value}" for name, value in arguments.items()]
 
 
 def verdict_of(report: bytes) -> str:

@@ -351,6 +351,7 @@ def provenance(receipt: Made, easybuild: str, verdict: msgspec.Raw, ci: Ci | Non
         lock=receipt.lock,
         verdict=verdict,
         ci=ci,
+        arguments=receipt.arguments if isinstance(receipt, ImageReceipt) else {},
     )
 
 
