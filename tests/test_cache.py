@@ -823,6 +823,22 @@ class TestFolder:
             cache_push.require(Place(named=str(at)))
         assert f"chmod o-w {at}" in refused.value.fix and [*at.iterdir()] == []
 
+    def test_an_address_of_another_kind_is_no_place(self) -> None:
+        with pytest.raises(UsageProblem, match=r"'ftp://\*\*\*@host/x' is no place of a cache\.") as refused:
+            Place(named="ftp://me:secret@host/x")
+        assert refused.value.why == "Caches are not reached that way."
+
+    def test_where_nothing_can_be_removed(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        (tmp_path / "cache" / entry.manifest.object_name).write_text("damaged")
+
+        def refused(*_: Any) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(folder, "remove", refused)
+        with pytest.raises(NotWritable, match="could not be tidied up"):
+            contents.prune(entry.place, 0, dry_run=False)
+
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(UsageProblem, match="is a file, and no folder"):
@@ -1118,7 +1134,7 @@ class TestPlanted:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        with pytest.raises(NotWritable, match="Nothing can be put into"):
+        with pytest.raises(NotWritable, match="could not be tidied up"):
             contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])

@@ -35,6 +35,7 @@ from envkit.planning.method import Offered
 from envkit.planning.plan import locked
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.report import words
 from envkit.report.progress import BuildProgress, say
 from envkit.sources import signature
 from envkit.sources.availability import Answers
@@ -327,7 +328,7 @@ class ImageInstallation:
         files = f"{len(gone)} of {len(sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):
-            yield f"About {expected / 60:.0f} minutes on two cores."
+            yield f"About {words.count(max(round(expected / 60), 1), 'minute')} on two cores."
 
     def build(self, folder: Path, console: Console) -> None:
         """Take the image from a cache, or fetch what pip takes and build the layers that are missing.

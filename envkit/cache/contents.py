@@ -13,7 +13,7 @@ from envkit.cache import layout, place, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Place, SignedManifest
-from envkit.errors import CacheInvalid, UsageProblem, of_storage
+from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.sources import signature
 
 NOT_YOURS = "None of your keys has signed it."
@@ -276,7 +276,11 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         raise of.invalid(f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
-        raise problem or place.not_written(of, place.reason(error)) from error
+        raise problem or NotWritable(
+            what=f"{of.shown} could not be tidied up.",
+            why=place.reason(error),
+            fix="Ask its owner for the right to.",
+        ) from error
     removed = tuple(one.name for one in doomed)
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
 

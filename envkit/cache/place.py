@@ -8,6 +8,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -43,6 +44,7 @@ MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
 UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
@@ -99,6 +101,8 @@ class Place:
     def __post_init__(self) -> None:
         """Refuse what can be no place, and say nothing of a password. Raises UsageProblem."""
         why = "" if self.named.strip() else "It is empty."
+        if not self.is_remote and SCHEME.match(self.named):
+            why = "Caches are not reached that way."
         if why or self.is_remote:
             try:
                 _ = urlsplit(self.named).port
@@ -147,7 +151,7 @@ class Place:
         """It, as it may be shown: a URL without its password."""
         from envkit.sources import addresses
 
-        if self.is_remote:
+        if self.is_remote or SCHEME.match(self.named):
             return addresses.shown(self.named)
         if ":" in addresses.login(self.named):  # a URL that was misspelt
             return addresses.without_login(self.named)
