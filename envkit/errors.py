@@ -16,7 +16,8 @@ code  meaning
       configuration has a mistake in it
 3     this machine cannot do it as it is; each problem is listed with its remedy
 4     a source is missing, damaged, or cannot be fetched; a lock, a bundle or a cache of builds is there and
-      cannot be used; for ``cache pull``: not every build that is meant could be copied
+      cannot be used, or the server of a cache does not answer; for ``cache pull``: not every build that is meant could
+      be copied
 5     the build failed
 6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is;
       for ``upgrade``: it is, and nothing has changed
@@ -101,6 +102,10 @@ class HostProblem(EnvkitError):
     exit_code = 3
 
 
+class OpensslMissing(HostProblem):
+    """The program that signs and checks signatures is missing."""
+
+
 class RecipeInvalid(EnvkitError):
     """A definition file that cannot be read, or filled in."""
 
@@ -139,6 +144,12 @@ class BundleInvalid(EnvkitError):
 
 class CacheInvalid(EnvkitError):
     """A cache of builds that cannot be read, or an object of it that is damaged or not signed."""
+
+    exit_code = 4
+
+
+class CacheSilent(EnvkitError):
+    """A cache that nothing can be put into now, since its server does not answer, or fails."""
 
     exit_code = 4
 

@@ -31,7 +31,7 @@ from envkit.binary.elf import Elf
 from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
-from envkit.cache.offers import FoundBuilds, for_scripts, lines, untrusted
+from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -41,7 +41,8 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, NotWritable, UsageProblem
+from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
+from envkit.install import cache_push
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -670,6 +671,14 @@ class TestManyBuilds:
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
         assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
 
+    def test_an_object_that_was_cut_is_told_with_what_it_should_be(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        path = tmp_path / "cache" / entry.manifest.object_name
+        path.write_bytes(path.read_bytes()[:-20])
+        [one] = contents.verified([entry.place], ()).builds
+        assert f"Its object has {entry.manifest.size - 20} bytes and the SHA-256 " in one.wrong
+        assert one.wrong.endswith(f"its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}.")
+
     @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "longer"])
     def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -752,7 +761,7 @@ class TestFolder:
         entry = pushed(tree, tmp_path / "cache", b"junk")
         (tmp_path / "manifest").write_bytes(msgspec.json.encode(entry.manifest))
 
-        def push(key: str, keys: list[str]) -> bool:
+        def push(key: str, keys: list[str]) -> place.Sent:
             signed = signature.signature_of(tmp_path / "manifest", tmp_path / key)
             with (tmp_path / "packed").open("rb") as stream:
                 return place.publish(entry.place, entry.manifest, stream, signed, keys)
@@ -803,6 +812,37 @@ class TestFolder:
         monkeypatch.setattr(folder, "LOCKED_S", 1.0)
         entry = pushed(tree, tmp_path / "cache")
         assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+    def test_a_folder_that_everybody_may_write_to_is_refused(self, tmp_path: Path) -> None:
+        """What is made in it would be for its owner alone."""
+        (at := tmp_path / "open").mkdir()
+        at.chmod(0o2775)
+        folder.require(str(at))
+        at.chmod(0o777)
+        with pytest.raises(HostProblem, match="everybody may write to it") as refused:
+            cache_push.require(Place(named=str(at)))
+        assert f"chmod o-w {at}" in refused.value.fix and [*at.iterdir()] == []
+
+    def test_an_address_of_another_kind_is_no_place(self) -> None:
+        with pytest.raises(UsageProblem, match=r"'ftp://\*\*\*@host/x' is no place of a cache\.") as refused:
+            Place(named="ftp://me:secret@host/x")
+        assert refused.value.why == "Caches are not reached that way."
+
+    def test_where_nothing_can_be_removed(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        (tmp_path / "cache" / entry.manifest.object_name).write_text("damaged")
+
+        def refused(*_: Any) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(folder, "remove", refused)
+        with pytest.raises(NotWritable, match="could not be tidied up"):
+            contents.prune(entry.place, 0, dry_run=False)
+
+    def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(UsageProblem, match="is a file, and no folder"):
+            folder.require(str(tmp_path / "file"))
 
     def test_a_lock_that_another_holds(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(folder, "LOCKED_S", 0.1)
@@ -1094,7 +1134,7 @@ class TestPlanted:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        with pytest.raises(NotWritable, match="Nothing can be put into"):
+        with pytest.raises(NotWritable, match="could not be tidied up"):
             contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
@@ -1215,13 +1255,41 @@ class TestTrust:
         assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
         assert untrusted(entry, [str(theirs)]) == none
 
-    def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
+    def test_without_openssl_nothing_signed_is_taken_and_nothing_stops(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        entry, mine = self.signed(tree, tmp_path / "cache", keys["mine"][0]), str(keys["mine"][1])
+        unsigned = pushed(tree, tmp_path / "unsigned")
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", mine)
+        why = "its signature cannot be checked: there is no program openssl on PATH"
+        caches = place.Caches(places=(), keys=(mine,))
+        assert judged(entry, (), caches).why_not == (why,)
+        assert judged(unsigned, (), caches).why_not == ("it is not signed (--unsigned-cache takes it all the same)",)
+        assert judged(entry, (), replace(caches, unsigned=True)).why_not == ()
+        assert run(["cache", "list", entry.place.named]) == 0
+        assert "not checked" in capsys.readouterr().out
+        assert run(["cache", "verify", entry.place.named]) == 4
+        assert f"I{why[1:]}." in capsys.readouterr().out
+
+    def test_a_manifest_that_was_changed(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
         entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
         [path] = (tmp_path / "cache/manifests").rglob("*.json")
         path.write_bytes(path.read_bytes().replace(b'"host":"builder"', b'"host":"another"'))
         changed = entry.place.entry(f"Horovod--1.0-toy/{path.name}")
         assert changed.manifest.provenance.host == "another"
         assert place.signer(changed, [str(keys["mine"][1])]) == ""
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", str(keys["mine"][1]))
+        assert run(["cache", "show", entry.id[:8], entry.place.named]) == 0
+        said = capsys.readouterr().out
+        assert "Signed:   by none of your keys, or changed since\n" in said and "No key of yours verifies this" in said
+        path.write_bytes(b"{" + path.read_bytes())
+        assert run(["cache", "show", entry.id[:8], entry.place.named]) == 4
+        assert f"The manifest Horovod--1.0-toy/{path.name} cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.integration
@@ -1340,7 +1408,9 @@ class TestTaken:
         lines = said.getvalue().splitlines()
         assert "There is no such folder. It is left out." in lines[0]
         assert f"object {bad.id[:12]}: Its SHA-256 is" in lines[1]
-        assert lines[1].endswith(f"{MODULE} is not taken from there.")
+        assert lines[1].startswith(f"A build in the cache {first} cannot be used. ")
+        advice = f"'envkit cache verify {first}' names all that is wrong there."
+        assert lines[1].endswith(f"{MODULE} is not taken from there. {advice}")
         assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00."
         assert one.tree.has(MODULE)
         record = receipt.built(one.tree, MODULE)
@@ -1353,11 +1423,13 @@ class TestTaken:
         (tmp_path / "cache" / layout.object_of(bad.manifest.sha256)).unlink()
         one, said = work(tmp_path / "cache"), io.StringIO()
         assert not cached.take(one, Console(file=said, width=400))
-        assert said.getvalue().endswith(f"{MODULE} is not taken from there.\n")
+        assert f"{MODULE} is not taken from there." in said.getvalue()
         assert not one.tree.has(MODULE)
 
     def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")
+        (tmp_path / "empty").mkdir()
+        assert [*lines(work(tmp_path / "empty").looked)] == [f"Cache:    {tmp_path / 'empty'} has no build of this"]
         assert work(tmp_path / "cache").looked.taken != {}
         assert work(tmp_path / "cache", offline=True).looked.taken != {}
         assert work(tmp_path / "cache", rebuild=True).looked == FoundBuilds()

@@ -56,7 +56,7 @@ def tree(tmp_path: Path) -> Tree:
     return module_in(tmp_path / "a-prefix-of-some-length")
 
 
-def publish(made: Manifest, at: Path, to: Place = HERE) -> bool:
+def publish(made: Manifest, at: Path, to: Place = HERE) -> place.Sent:
     """Push a build."""
     with at.open("rb") as stream:
         return place.publish(to, made, stream, b"")

@@ -175,7 +175,7 @@ def test_what_was_taken_from_there_is_there(
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), msgspec.structs.replace(made, modules=modules))
     assert push(tmp_path / "cache", "--json") == 0
     again = valid("cache push", capsys.readouterr().out)
-    assert again == {**told, "builds": [{**build, "sent": False}]}
+    assert again == {**told, "builds": [{**build, "sent": False, "object_sent": False}]}
     assert push(tmp_path / "another") == 3
     assert "was taken from the cache" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "cache/manifests")

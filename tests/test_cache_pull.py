@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cli import run
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
-from envkit.errors import CacheInvalid, DiskFull, HostProblem, NotWritable, UsageProblem
+from envkit.errors import CacheInvalid, CacheSilent, DiskFull, HostProblem, NotWritable, UsageProblem
 from envkit.install import cache_pull
 from envkit.install.cache_pull import Pulled
-from envkit.sources import signature
+from envkit.sources import answers, signature
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
@@ -196,7 +197,7 @@ class TestChosen:
         monkeypatch.setattr(folder, "refuses", lambda _: "It is too long.")
         put, said = place.put, list[str]()
 
-        def refusing(to: Place, build: Manifest, *words: Any) -> bool:
+        def refusing(to: Place, build: Manifest, *words: Any) -> place.Sent:
             said.append(build.key)
             if len(said) == 1:
                 return put(to, build, *words)
@@ -330,10 +331,53 @@ class TestBad:
         pushed(tree, tmp_path / "cache")
         with serving(tmp_path / "cache", Cut) as url:
             done = take(url, new)
-        assert states(done) == ["bad"]
+        assert states(done) == ["unread"]
+        problem = cache_pull.problem(done)
+        assert (
+            problem
+            and "peer closed" in problem.why
+            and problem.fix.startswith("See that you can reach and read that cache.")
+        )
         assert files_in(tmp_path / NEW) == {}
         with serving(tmp_path / "cache") as url:
             assert states(take(url, new)) == ["copied"]
+
+    def test_a_server_that_is_gone_is_asked_for_no_other_build(
+        self, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        of, asked, opened = packed(tree, tmp_path / "packed"), list[str](), folder.opened
+        for number in range(4):
+            publish(described(of, cpu=(f"feature{number}",)), tmp_path / "cache")
+
+        @contextmanager
+        def failing(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            if name.startswith("objects/") and named != new.named:
+                asked.append(name)
+                raise answers.UnreachableError("Connection refused")
+            with opened(named, name, most) as chunks:
+                yield chunks
+
+        monkeypatch.setattr(folder, "opened", failing)
+        done = take(str(tmp_path / "cache"), new)
+        assert states(done) == ["unread"] * 4 and len(asked) == 1
+        problem = cache_pull.problem(done)
+        assert problem and problem.exit_code == 4 and problem.why.count("Connection refused") == 1
+        assert problem.what == f"4 builds could not be copied to {new.shown}." and "Tell whoever" not in problem.fix
+
+    def test_a_server_that_nothing_can_be_put_to(
+        self, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That is no matter of rights, nor is the build bad."""
+        pushed(tree, tmp_path / "cache")
+
+        def failing(*_: Any) -> None:
+            raise answers.UnreachableError("Connection refused")
+
+        monkeypatch.setattr(folder, "put", failing)
+        with pytest.raises(CacheSilent, match="its server does not answer") as told:
+            take(str(tmp_path / "cache"), new)
+        assert told.value.exit_code == 4 and "run the same command again" in told.value.fix
+        assert told.value.why == "Connection refused."
 
     def test_no_server(self, tmp_path: Path, new: Place) -> None:
         with pytest.raises(CacheInvalid, match="Nothing can be copied from http://127"):
@@ -481,7 +525,9 @@ def test_the_command(
     assert run([*words, "--unsigned"]) == 0
     said = capsys.readouterr()
     assert f"from {entry.place.shown}; not signed by a key of yours" in said.out
-    assert said.out.endswith(f"1 build for {new.shown}: 1 copied, 0 there, 0 unfit, 0 unsigned, 0 bad, 0 refused.\n")
+    assert said.out.endswith(
+        f"1 build for {new.shown}: 1 copied, 0 there, 0 unfit, 0 unsigned, 0 bad, 0 unread, 0 refused.\n"
+    )
     assert run([*words, "--unsigned", "--json", "toy"]) == 0
     told = valid("cache pull", capsys.readouterr().out)
     assert [(one["state"], one["id"]) for one in told["builds"]] == [("there", entry.id)]

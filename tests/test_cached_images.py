@@ -28,9 +28,10 @@ from envkit.environments import filelocks, receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import BuildFailed, CacheInvalid, EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.install import cache_pull, cache_push, cleaning, sbom
+from envkit.install import cache_pull, cache_push, cleaning, earlier, sbom
 from envkit.machine.host import Host, Platform
 from envkit.machine.runtime import Runtime
+from envkit.planning import preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.sources.fetch import Source
@@ -46,6 +47,7 @@ NAME = "pytorch-2.13-cpu-image"
 KEY = "a" * 64
 MACHINE = platform.machine()
 MIRROR = "http://mirror/debian"
+BASE = "it was made from the Debian of a mirror, and here it would be from an image (--base mirror plans the former)"
 
 
 @pytest.fixture
@@ -114,9 +116,29 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     assert (folder / entry.manifest.object_name).read_bytes() == Path(made.image).read_bytes()
     assert entry.manifest.part.sha256 == KEY.ljust(64, "0")
     [again] = cache_push.push(prefix, NAME, entry.place, None).builds
-    assert not again.sent
+    assert not again.sent and not again.object_sent
     assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
     assert contents.prune(entry.place, 0, dry_run=False).removed == ()
+
+
+def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
+    """The image first, and of nothing that is there already that it is sent."""
+    said = list[str]()
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
+    assert said == []
+    shutil.rmtree(folder / "objects")
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
+    size = Path(layered.image).stat().st_size
+    assert said == [f"Pushing {NAME}, {size} B", f"{NAME} is there after 0 s"]
+
+
+def test_an_object_that_was_there_already_is_not_said_to_be_pushed(
+    entry: SignedManifest, folder: Path, prefix: Prefix, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / f"manifests/{NAME}/{entry.id}.json").unlink()
+    assert run(["cache", "push", NAME, "--prefix", str(prefix.root), "--to", str(folder), "--unsigned"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Pushed {NAME} to {folder}\n") and "Its object was there already, and was not sent." in said
 
 
 def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +156,19 @@ def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest
     assert "unpacked" not in shown and "Module" not in shown
     assert run(["cache", "show", entry.id[:10], str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"].keys() == {f"{NAME}.sif"}
+
+
+def test_images_of_other_arguments_are_told_apart(
+    made: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = msgspec.structs.replace(made, arguments={"PATCHES": "cxx17 bfloat16"})
+    assert changed.described()["Made from"] == f"{made.source}, PATCHES=cxx17 bfloat16"
+    receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), changed)
+    [done] = cache_push.push(prefix, NAME, Place(named=str(folder)), None).builds
+    for words in (["list", str(folder)], ["show", done.id[:8], str(folder)]):
+        assert run(["cache", *words]) == 0
+        said = capsys.readouterr().out
+        assert "PATCHES=" in said and "bfloat16" in said
 
 
 def test_a_plan_takes_what_is_made_of_the_same(
@@ -160,7 +195,7 @@ def test_a_plan_takes_what_is_made_of_the_same(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"key": "b" * 64}, cached.OTHER),
+        ({"key": "b" * 64}, BASE),
         ({"unsigned": False}, "it is not signed (--unsigned-cache takes it all the same)"),
     ],
 )
@@ -179,14 +214,16 @@ def test_an_image_of_another_machine_does_not_fit(
     needs = msgspec.structs.replace(entry.manifest.needs, machine="s390x")
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY, image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == [f"it is for machine type s390x, and here it is {MACHINE}"]
+    assert [*cached.unfit(other, image, MACHINE, [image])] == [
+        f"it is for machine type s390x, and here it is {MACHINE}"
+    ]
 
 
 def test_one_whose_code_this_cpu_does_not_run_does_not_fit(entry: SignedManifest) -> None:
     needs = msgspec.structs.replace(entry.manifest.needs, cpu=("no-such-feature",))
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU lacks"]
+    assert [*cached.unfit(other, image, MACHINE, [image])] == ["its code needs no-such-feature, which this CPU lacks"]
 
 
 def test_of_several_the_newest_of_the_first_place_is_taken(
@@ -221,7 +258,16 @@ def test_no_cache_is_asked_for_what_it_cannot_have(
 
 def test_a_cache_that_is_not_there_is_said(prefix: Prefix, stack: Stack, tmp_path: Path) -> None:
     found = looked(prefix, stack, tmp_path / "none")
-    assert found.offers == () and "There is no such folder" in found.wrong[0]
+    assert found.offers == () and "There is no such folder" in found.wrong[0] and found.none == ()
+
+
+def test_a_cache_that_has_nothing_of_it_is_said_to_have_been_asked(
+    planned: Callable[..., ImageInstallation], prefix: Prefix, stack: Stack, tmp_path: Path
+) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    assert [*lines(looked(prefix, stack, empty))] == [f"Cache:    {empty} has no build of this"]
+    said = [line for line in planned(at=empty).heading() if line.startswith("Cache:")]
+    assert said == [f"Cache:    {empty} has no build of this"]
 
 
 def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path) -> None:
@@ -314,10 +360,12 @@ def test_it_is_copied_from_one_cache_into_another(entry: SignedManifest, folder:
     new = tmp_path / "new"
     new.mkdir()
     caches = Caches(places=(str(folder),), keys=(), unsigned=True)
-    done = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"))
+    done = cache_pull.copied(
+        [entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"), {}
+    )
     assert done.state == "copied"
     assert (new / entry.manifest.object_name).read_bytes() == (folder / entry.manifest.object_name).read_bytes()
-    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"))
+    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"), {})
     assert other.state == "unfit"
 
 
@@ -447,7 +495,7 @@ def test_of_layers_the_last_is_taken(
     planned: Callable[..., ImageInstallation], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = planned(sandbox=True)
-    assert (work.taken_below, work.missing) == (["debian", "build-2"], ["image"])
+    assert (work.taken_below, work.missing) == (["debian", "build-2"], ["debian", "build-2", "image"])
     assert [line for line in work.heading() if line.startswith("Cache:")] == [
         f"Cache:    the layer {NAME}.{name} is taken from {folder}, not built here:" for name in ("debian", "build-2")
     ]
@@ -460,6 +508,37 @@ def test_of_layers_the_last_is_taken(
     assert last_one.read_text() == NAME and origin and (origin.place, origin.id) == (str(folder), id_of)
 
 
+def test_what_is_still_to_be_taken_is_not_said_to_be_in_place(
+    planned: Callable[..., ImageInstallation], tmp_path: Path
+) -> None:
+    """After Ctrl-C while a layer was being copied, when only its note was there."""
+    work, said = planned(sandbox=True), io.StringIO()
+    debian, _, build_2, _ = work.plan.layers
+    debian.image.parent.mkdir(parents=True)
+    debian.image.write_text("built: here")
+    note_of(build_2.image).write_text("{}")
+    receipt.begin(work.tree, NAME, "fetching", tmp_path)
+    earlier.say_resumed(work, Console(file=said, width=500))
+    assert said.getvalue().endswith("2 of 4 layers are in place; left: build-2, image.\n")
+    assert "1 of 4 layers to build" in "\n".join(work.listing())
+
+
+def test_an_image_that_was_taken_already_needs_no_room(
+    planned: Callable[..., ImageInstallation], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the verification is left then; before that the room of the image is asked for, not of a build."""
+    work = planned()
+    work = replace(work, stack=msgspec.structs.replace(work.stack, disk_mb=4000))
+    assert work.offer
+    size = work.offer.entry.manifest.size
+    assert work.share_to_take == size / 4e9
+    monkeypatch.setattr(preflight, "room", lambda _: (0, None))
+    image = cached.taken_to(work.tree.layers, work.offer)
+    image.parent.mkdir(parents=True)
+    image.write_text("the image")
+    assert [problem.what for problem in work.problems() if "MB free" in problem.what] == []
+
+
 def test_a_layer_before_the_last_is_taken_where_that_is_another(
     planned: Callable[..., ImageInstallation], layered: ImageReceipt
 ) -> None:
@@ -468,8 +547,26 @@ def test_a_layer_before_the_last_is_taken_where_that_is_another(
     other = msgspec.structs.replace(work.plan.layers[2], key="f" * 64)
     layers = (*work.plan.layers[:2], other, work.plan.layers[3])
     work = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
-    assert (work.taken_below, work.missing) == (["debian", "build-1"], ["build-2", "image"])
-    assert any(cached.OTHER in line for line in lines(work.looked_below))
+    assert (work.taken_below, work.missing) == (["debian", "build-1"], ["debian", "build-1", "build-2", "image"])
+    assert any("its layer build-2 has another recipe" in line for line in lines(work.looked_below))
+
+
+def test_what_a_build_leaves_in_its_temporary_folder_goes_with_it(
+    planned: Callable[..., ImageInstallation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that is killed cannot tidy up: what pip left in /var/tmp was in the machine's own."""
+    (place := tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(place))
+    work = planned(rebuild=True)
+    assert work.runtime
+    here = 'at=${word%:/var/tmp}; echo left >"$at/pip-build"; ls -ld "$at"'
+    find = f"for word; do case $word in *:/var/tmp) {here};; esac; done"
+    work.runtime.path.write_text(f"#!/bin/sh\n{find} >{tmp_path}/seen\nexit 1\n")
+    with pytest.raises(BuildFailed):
+        build(work, tmp_path, monkeypatch)
+    seen = (tmp_path / "seen").read_text()
+    assert seen.startswith("drwxrwxrwt") and f" {place}/envkit-build-" in seen
+    assert [*place.iterdir()] == []
 
 
 def spoil(folder: Path, name: str) -> None:
@@ -502,7 +599,8 @@ def test_where_the_image_is_damaged_its_layers_are_taken(
     assert work.missing == ["image"] and work.is_taken and work.looked_below == FoundBuilds()
     spoil(folder, NAME)
     said = build(work, tmp_path, monkeypatch)
-    assert "The image is not taken from there." in said and "Building 1 of 4 layers" in said
+    assert "The image is not taken from there. 'envkit cache verify" in said and "Building 1 of 4 layers" in said
+    assert f"A build in the cache {folder} cannot be used." in said and "The cache" not in said
     assert there(work) == TAKEN and work.taken == [] and "Fetching 0 files" in said
 
 
@@ -735,11 +833,38 @@ def left_out(prefix: Prefix, folder: Path) -> dict[str, str]:
     return cache_push.push(prefix, NAME, Place(named=str(folder)), None, has_layers=True).left_out
 
 
+def test_a_plan_says_in_what_an_image_differs(
+    planned: Callable[..., ImageInstallation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base first: who has no debootstrap plans another one."""
+
+    def why(work: ImageInstallation, **keys: str) -> str:
+        layers = tuple(
+            msgspec.structs.replace(one, key=keys.get(one.name.replace("-", "_"), one.key))
+            for one in work.plan.layers
+            if keys.get(one.name) != ""
+        )
+        changed = replace(work, plan=msgspec.structs.replace(work.plan, layers=layers))
+        [offer] = [offer for offer in changed.found.offers if offer.entry.manifest.module == NAME]
+        return offer.why_not[0]
+
+    monkeypatch.setattr(cached, "__version__", "0.1.0")
+    other = "f" * 64
+    former = "it was made from the Debian of a mirror, and here it would be from an image"
+    assert why(planned(), debian="", build_1=other, image=other) == f"{former} (--base mirror plans the former)"
+    assert "of another release" in why(planned(), debian=other, build_1=other, image=other)
+    same = "has another recipe, other arguments or files"
+    assert why(planned(), build_2=other, image=other).startswith(f"its layer build-2 {same}")
+    assert why(planned(), image=other).startswith(f"the image itself {same}")
+    monkeypatch.setattr(cached, "__version__", "77")
+    assert why(planned(), image=other).endswith("and this is 77)")
+
+
 def test_a_debian_of_another_mirror_is_built(planned: Callable[..., ImageInstallation]) -> None:
     """What is built on it takes packages from there."""
     work = planned(mirror="http://other/debian", sandbox=True)
-    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "image"])
-    why = f"{NAME}.debian: {cached.OTHER}"
+    assert (work.taken_below, work.missing) == (["build-2"], ["debian", "build-2", "image"])
+    why = f"{NAME}.debian: it is from another mirror of Debian than http://other/debian (--base URL names one)"
     assert any(line.startswith("Cache:    not ") and line.endswith(why) for line in work.heading())
 
 
@@ -801,5 +926,10 @@ def test_a_cache_tells_of_a_layer(
     id_of = {entry.manifest.module: entry.id for entry in contents.entries([Place(named=str(folder))])[0]}
     assert run(["cache", "show", id_of[f"{NAME}.build-1"], str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111" in shown
+    assert f"Layer:    {NAME}.build-1" in shown and "Made of:  layer 11111111111111111111, cpu.def\n" in shown
+    assert "Inside:" not in shown
+    assert run(["cache", "list", str(folder), "--json"]) == 0
+    assert {build["module"]: build["layer"] for build in json.loads(capsys.readouterr().out)["builds"]} == {
+        name: name != NAME for name in id_of
+    }
     assert contents.prune(Place(named=str(folder)), 0, dry_run=False).removed == ()

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from envkit import errors
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import COMMANDS, envkit, explain, run
 from envkit.commands.options import FiniteRange
 from envkit.easybuild.receipt import ModuleReceipt
@@ -434,6 +435,16 @@ def test_a_plan_tells_of_what_another_prefix_has(
     said = " ".join(capsys.readouterr().out.split())
     assert f"pytorch-2.13-cpu is installed already in {prefix.root} and passed on 2026-01-02. Nothing to do." in said
     assert not list((tmp_path / "own").iterdir())
+
+
+def test_a_plan_says_first_that_it_is_installed_already(
+    prefix: Prefix, install_image: Callable[..., ImageReceipt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_image("pytorch-2.13-cpu-image", debian="d", image="a")
+    run(["install", "pytorch-2.13-cpu-image", "--dry-run", "--offline", "--prefix", str(prefix.root)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("pytorch-2.13-cpu-image is installed already and ")
+    assert "Nothing to do. The plan, as if it were not there: Stack: pytorch-2.13-cpu-image" in said
 
 
 def test_what_others_can_change_is_neither_installed_nor_damaged(

@@ -143,7 +143,11 @@ def test_what_was_to_be_added_is_asked_for_again_and_nothing_else(prefix: Prefix
     stack = stacks()[0].name
     receipt.begin(prefix.tree(HERE), stack, "building", prefix.logs, ["mpi4py", "$(evil)", "tutorials"])
     found = listed(prefix)[stack]
-    assert f"Go on with it: envkit install {stack} --with mpi4py,tutorials. Or" in found.fix
+    again = (
+        f"envkit install {stack} --with mpi4py,tutorials --prefix {prefix.root}, with the other options that it had."
+    )
+    assert f"Go on with it by the command that began it: {again}" in found.fix
+    assert found.fix.endswith(f"envkit remove {stack} --prefix {prefix.root}.")
     assert found.begun and found.begun.extras == ("mpi4py", "tutorials")
 
 

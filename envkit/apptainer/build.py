@@ -26,6 +26,7 @@ from envkit.system.files import discard, replace
 SQUASHFS = "-comp zstd -Xcompression-level {}"
 FINAL_LEVEL, LAYER_LEVEL = 9, 1
 WHEELS, CCACHE = "/mnt", "/srv"  # folders that a Debian has, for what is bound while building
+TEMPORARY = "/var/tmp"  # TMPDIR of the recipes  # noqa: S108
 STEP = re.compile(r"^INFO: +(?! |To see|Non-gzip|Build complete)(.+?)\.*$")
 NAMED_PLACES = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")
 FATAL = re.compile(r"^(?:FATAL|ERROR):\s+(.+)$")
@@ -88,7 +89,7 @@ class LayerBuild:
                     target=partial,
                     log=log,
                     env=self.settings(scratch),
-                    binds=self.binds(),
+                    binds=self.binds(scratch),
                     watch=watch,
                 )
                 if partial.is_file():  # Apptainer makes it, and what is inside, under a umask of its own
@@ -167,13 +168,21 @@ class LayerBuild:
         kind = ["--sandbox"] if is_image and self.request.sandbox else ["--mksquashfs-args", SQUASHFS.format(level)]
         return [*runtime.build_words(), *kind]
 
-    def binds(self) -> list[tuple[Path, str]]:
-        """Return what a build sees of the prefix."""
+    def binds(self, scratch: Path) -> list[tuple[Path, str]]:
+        """Return what a build sees of the prefix, and a folder for temporary files, which goes with the build.
+
+        Otherwise these would be in the machine's own, where a build that is killed leaves them.
+        """
         if not self.stack.recipe:
             return []
-        ccache = compiler_cache(self.request.prefix)
+        ccache, passing = compiler_cache(self.request.prefix), scratch / "tmp"
         ccache.mkdir(exist_ok=True)
-        return [(self.request.prefix.sources, WHEELS), (ccache, CCACHE)]
+        own = [(self.request.prefix.sources, WHEELS), (ccache, CCACHE)]
+        if any(mark in str(passing) for mark in ":,"):  # of which --bind makes something else
+            return own
+        passing.mkdir()
+        passing.chmod(0o1777)
+        return [*own, (passing, TEMPORARY)]
 
     def settings(self, scratch: Path) -> dict[str, str]:
         """Return the settings of a build: room for what is unpacked, and nothing that changes what is built."""

@@ -16,11 +16,12 @@ from typing import IO
 import msgspec
 from rich.console import Console
 
+from envkit import __version__
 from envkit.apptainer.build import make_own
-from envkit.apptainer.image_plan import IMAGE, Layer, note_of
+from envkit.apptainer.image_plan import DEBIAN, IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
-from envkit.cache.manifest import folder_of, layer_name
-from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.manifest import Manifest, folder_of, layer_name
+from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
 from envkit.cache.place import Caches, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
@@ -39,9 +40,12 @@ def name_of(stack: Stack, layer: Layer) -> str:
     return stack.name if layer.name == IMAGE else layer_name(stack.name, layer.name)
 
 
-def find(request: Request, stack: Stack, layers: Sequence[Layer], machine: str, caches: Caches) -> FoundBuilds:
+def find(
+    request: Request, stack: Stack, layers: Sequence[Layer], machine: str, caches: Caches, plan: Sequence[Layer] = ()
+) -> FoundBuilds:
     """Look for the image of a plan and the layers below it by what caches call them, for those first that fit.
 
+    ``plan`` are all layers of it, where others are there already.
     A server is not asked without a network, nor any place for what is not ours. No cache has an image that is a folder,
     or that is itself signed.
     """
@@ -50,31 +54,58 @@ def find(request: Request, stack: Stack, layers: Sequence[Layer], machine: str, 
         return FoundBuilds()
     is_whole = not (request.sign or request.sandbox)
     wanted = {name_of(stack, layer): layer for layer in layers if is_whole or layer.name != IMAGE}
+    if not wanted:
+        return FoundBuilds()
     folders = {folder_of(name) for name in wanted}
-    offers, wrong = list[Offer](), list[str]()
+    offers, wrong, none = list[Offer](), list[str](), list[str]()
     for place in caches.kept:
         if place.is_remote and request.offline:
             continue
         names = list[str]()
         try:
             names = [name for name in place.names() if name.partition("/")[0] in folders]
+            none += [] if names else [place.shown]
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
         for entry in place.entries(names, wrong):
             if layer := wanted.get(entry.manifest.module):
-                offers.append(judged(entry, [*unfit(entry, layer, machine)], caches))
+                offers.append(judged(entry, [*unfit(entry, layer, machine, plan or layers)], caches))
     order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
+    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong), none=tuple(none))
 
 
-def unfit(entry: SignedManifest, layer: Layer, machine: str) -> Iterator[str]:
+def unfit(entry: SignedManifest, layer: Layer, machine: str, plan: Sequence[Layer]) -> Iterator[str]:
     """Yield why an image or a layer is not that which would be built, or cannot run on this machine."""
     yield from fit.of_image(entry.manifest, machine, binaries.features())
-    if entry.manifest.part.sha256 != layer.shared_key or entry.manifest.is_layer != (layer.name != IMAGE):
+    if entry.manifest.is_layer != (layer.name != IMAGE):
         yield OTHER
+    elif entry.manifest.part.sha256 != layer.shared_key:
+        yield difference(entry.manifest, layer, plan)
+
+
+def difference(manifest: Manifest, layer: Layer, plan: Sequence[Layer]) -> str:
+    """Say in what an image or a layer is another than that of a plan, as far as its lock tells."""
+    made, planned = {part.name: part.sha256 for part in manifest.provenance.lock.parts}, [one.name for one in plan]
+    if (DEBIAN in made) != (DEBIAN in planned):
+        kinds = "the Debian of a mirror", "an image"
+        was, here = kinds if DEBIAN in made else kinds[::-1]
+        how = "--base mirror" if DEBIAN in made else "--base registry, unless it was another image,"
+        return f"it was made from {was}, and here it would be from {here} ({how} plans the former)"
+    if layer.name == DEBIAN and made.get(DEBIAN) == layer.key:
+        return f"it is from another mirror of Debian than {layer.mirror} (--base URL names one)"
+    by = manifest.provenance.envkit
+    other = f" (by envkit {by}, and this is {__version__})" if by != __version__ else ""
+    for one in plan:
+        if one.name in made and made[one.name] != one.key:
+            if one.name == DEBIAN:
+                return "it was made from another Debian: of another release, or of a mirror with another date"
+            called = "the image itself" if one.name == IMAGE else f"its layer {one.name}"
+            base = "" if DEBIAN in made else ", or another base"
+            return f"{called} has another recipe, other arguments or files{base}{other}"
+    return OTHER
 
 
 @dataclass(kw_only=True)
@@ -116,7 +147,7 @@ def take(looked: FoundBuilds, layers: Path, console: Console) -> TakenImage | No
 
     What is bad is said in a line, and leaves nothing. Raises Interrupted, OSError.
     """
-    fitting = [TakenImage(offer=offer, image=layers / f"taken-{offer.entry.id[:20]}.sif") for offer in fit_of(looked)]
+    fitting = [TakenImage(offer=offer, image=taken_to(layers, offer)) for offer in fit_of(looked)]
     return next((taken for taken in fitting if is_put(taken, IMAGE, console)), None)
 
 
@@ -136,6 +167,11 @@ def take_layer(looked: FoundBuilds, layer: Layer, console: Console) -> bool:
     return False
 
 
+def taken_to(layers: Path, offer: Offer) -> Path:
+    """Return where the image of a cache lies until it is verified."""
+    return layers / f"taken-{offer.entry.id[:20]}.sif"
+
+
 def fit_of(looked: FoundBuilds) -> list[Offer]:
     """Return the offers that fit."""
     return [offer for offer in looked.offers if not offer.why_not]
@@ -149,7 +185,7 @@ def is_put(taken: TakenImage, name: str, console: Console) -> bool:
         with process.interruptible():
             put(taken.offer.entry, taken.image, name, console)
     except CacheInvalid as error:
-        say(console, f"{error.what} {error.why} {called.capitalize()} is not taken from there.")
+        say(console, not_taken(taken.offer.entry, called.capitalize(), error))
         return False
     except Interrupted as stopped:
         stopped.why = f"{called.capitalize()} was being taken from {origin.place}."

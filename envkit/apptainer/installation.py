@@ -35,6 +35,7 @@ from envkit.planning.method import Offered
 from envkit.planning.plan import locked
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.report import words
 from envkit.report.progress import BuildProgress, say
 from envkit.sources import signature
 from envkit.sources.availability import Answers
@@ -84,8 +85,11 @@ class ImageInstallation:
 
     @property
     def missing(self) -> list[str]:
-        """The layers that are to be built, or the image that is to be taken from a cache."""
-        return [self.image.name] if self.is_taken else [layer.name for layer in self.to_build]
+        """The layers that are to be built or taken from caches, or the image that is to be taken."""
+        if self.is_taken:
+            return [self.image.name]
+        wanted = {*self.taken_below, *(layer.name for layer in self.to_build)}
+        return [layer.name for layer in self.left() if layer.name in wanted]
 
     @property
     def to_build(self) -> list[Layer]:
@@ -107,12 +111,13 @@ class ImageInstallation:
     def found(self) -> FoundBuilds:
         """What the caches have of the image and of the layers below it that are not there, asked once."""
         layers = self.left()
-        return cached.find(self.request, self.stack, [*layers[-1:], *layers[:-1]], self.host.machine, self.caches)
+        wanted = [*layers[-1:], *layers[:-1]]
+        return cached.find(self.request, self.stack, wanted, self.host.machine, self.caches, self.plan.layers)
 
     @property
     def looked(self) -> FoundBuilds:
         """The images that the caches have of it, and what is wrong with caches."""
-        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong)
+        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong, none=self.found.none)
 
     @property
     def looked_below(self) -> FoundBuilds:
@@ -245,8 +250,15 @@ class ImageInstallation:
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
         if not self.probed and self.is_taken:  # without a program for images no cache is asked
-            return self.lacking_in_any_case(1 / len(self.plan.layers))
+            return self.lacking_in_any_case(self.share_to_take)
         return self.lacking() or list(preflight.refused_sources(self.answers, self.stack, self.host))
+
+    @property
+    def share_to_take(self) -> float:
+        """How much there is to take of an image that a cache has, as a share of the room that a build needs."""
+        if self.offer is None or cached.taken_to(self.tree.layers, self.offer).is_file():
+            return 0.0  # an installation that has ended early has taken it
+        return self.offer.entry.manifest.size / 1e6 / max(self.stack.disk_mb, 1)
 
     def lacking_in_any_case(self, remaining: float) -> list[Problem]:
         """Return what would stop it, built or taken, that this machine lacks; ``remaining`` is how much is left."""
@@ -305,7 +317,7 @@ class ImageInstallation:
             yield f" * [c] {self.image.name}"
             yield "\nThe image is taken from a cache; nothing is built."
             return
-        missing, taken = set(self.missing), set(self.taken_below)
+        missing, taken = {layer.name for layer in self.to_build}, set(self.taken_below)
         for layer in self.plan.layers:
             mark = "c" if layer.name in taken else " " if layer.name in missing else "x"
             yield f" * [{mark}] {layer.name}: {layer.image}"
@@ -316,7 +328,7 @@ class ImageInstallation:
         files = f"{len(gone)} of {len(sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):
-            yield f"About {expected / 60:.0f} minutes on two cores."
+            yield f"About {words.count(max(round(expected / 60), 1), 'minute')} on two cores."
 
     def build(self, folder: Path, console: Console) -> None:
         """Take the image from a cache, or fetch what pip takes and build the layers that are missing.
@@ -430,6 +442,7 @@ class ImageInstallation:
             srun=inside.srun,
             lock=lock,
             cached=self.taken[0].origin if self.taken else None,
+            arguments=dict(self.request.build_args),
         )
 
     def built(self, layer: Layer) -> receipt.BuiltLayer:

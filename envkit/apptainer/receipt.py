@@ -30,7 +30,8 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     ``interpreter`` is its Python, ``built`` are the build flags, read when it was made.
     ``binds``, ``settings`` (variables inside) and ``srun`` (words for it) are what the site needs.
     ``pmix`` is the version of the image's PMIx library, ``libc`` that of its C library, as in "2.36".
-    ``cached`` is the cache that it was taken from; null where it was built.
+    ``cached`` is the cache that it was taken from; null where it was built. ``arguments`` are those of its recipe that
+    were given (--build-arg).
     """
 
     image: str
@@ -49,6 +50,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     settings: dict[str, str] = {}  # noqa: RUF012  (msgspec copies it)
     srun: tuple[str, ...] = ()
     cached: Cached | None = None
+    arguments: dict[str, str] = {}  # noqa: RUF012
 
     @property
     def origins(self) -> dict[str, str]:
@@ -180,7 +182,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
             "Image": self.image,
             "Digest": f"sha256:{self.sha256}" if self.sha256 else "none, since it is a folder that can be changed",
             "Size": f"{self.size // 1_000_000} MB",
-            "Made from": self.source,
+            "Made from": ", ".join([self.source, *(f"{name}={value}" for name, value in self.arguments.items())]),
             "PMIx": self.pmix or "none",
             "C library": f"glibc {self.libc}",
         }

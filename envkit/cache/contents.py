@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Collection, Container, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from shlex import quote
 from typing import Literal
 
@@ -13,13 +13,18 @@ from envkit.cache import layout, place, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Place, SignedManifest
-from envkit.errors import CacheInvalid, UsageProblem, of_storage
+from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
+from envkit.sources import signature
 
+NOT_YOURS = "None of your keys has signed it."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
+    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it.
+
+    ``layer``: it is one that an image was built on. ``arguments`` are those that an image's recipe was given.
+    """
 
     place: str
     id: str
@@ -30,6 +35,8 @@ class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
     signed: bool
     signed_by: str
     needs: Needs
+    layer: bool = False
+    arguments: dict[str, str] = {}
 
 
 class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,13 +117,25 @@ def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
         signed=bool(entry.signed.signature),
         signed_by=place.signer(entry, keys),
         needs=entry.manifest.needs,
+        layer=entry.manifest.is_layer,
+        arguments=entry.manifest.provenance.arguments,
     )
 
 
 def find(places: Sequence[Place], wanted: str) -> SignedManifest:
-    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
+    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one.
+
+    Raises CacheInvalid for one that is there and cannot be read.
+    """
     found, wrong = entries(places)
     fitting = {one.id: one for one in found if one.id.startswith(wanted)}
+    for place_of in places if wrong and not fitting else ():
+        names = list[str]()
+        with suppress(CacheInvalid):
+            names = place_of.names()
+        for name in names:
+            if name.rpartition("/")[2].startswith(wanted):
+                place_of.entry(name)
     if len(fitting) != 1:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
@@ -172,10 +191,11 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     try:
         entry = of.entry(name)
         unpack.require_small(entry)
-        digest = hashlib.sha256()
+        digest, size = hashlib.sha256(), 0
         with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
+                size += len(chunk)
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
@@ -185,11 +205,17 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
     wrong = ""
     if digest.hexdigest() != entry.manifest.sha256:
-        wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
+        here = f"Its object has {size} bytes and the SHA-256 {digest.hexdigest()}"
+        wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = "None of your keys has signed it."
+        wrong = NOT_YOURS if signature.can_check() else f"{place.UNCHECKED}."
     state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
+
+
+def is_damaged(done: Checked | CheckedSource) -> bool:
+    """Say whether something is not what it should be, whoever has signed it."""
+    return done.read and done.wrong not in ("", NOT_YOURS, f"{place.UNCHECKED}.")
 
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:
@@ -250,7 +276,11 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         raise of.invalid(f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
-        raise problem or place.not_written(of, place.reason(error)) from error
+        raise problem or NotWritable(
+            what=f"{of.shown} could not be tidied up.",
+            why=place.reason(error),
+            fix="Ask its owner for the right to.",
+        ) from error
     removed = tuple(one.name for one in doomed)
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
 

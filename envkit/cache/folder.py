@@ -6,6 +6,7 @@ Others may write to the folder, too: nothing is read, written or removed through
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import BinaryIO
 from envkit.cache.layout import OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
-from envkit.errors import EnvkitError, NotReadable, UsageProblem
+from envkit.errors import EnvkitError, HostProblem, NotReadable, UsageProblem
 from envkit.system import files, umask
 from envkit.system.files import at_home
 
@@ -95,12 +96,25 @@ def pieces(stream: BufferedReader) -> Iterator[bytes]:
 
 
 def require(named: str) -> None:
-    """Require that the folder is there. Raises UsageProblem."""
+    """Require that the folder is there, and not open to everybody. Raises UsageProblem, HostProblem."""
     folder = path_of(named)
+    if folder.exists() and not folder.is_dir():
+        raise UsageProblem(
+            what=f"{folder} is a file, and no folder.", fix="Name the folder of a cache, or an empty one."
+        )
     if not folder.is_dir():
         raise UsageProblem(
             what=f"There is no folder {folder}.",
             fix=f"Make it, for those who may push into it: mkdir -m 2775 {quote(str(folder))}",
+        )
+
+    if folder.stat().st_mode & stat.S_IWOTH:
+        raise HostProblem(
+            what=f"Nothing is put into {folder}: everybody may write to it.",
+            why="Anybody could remove what is in it. So what envkit makes in such a folder is for its owner alone, and "
+            "nobody else could take a build from there.",
+            fix=f"Close it, or have its owner do so: chmod o-w {quote(str(folder))}\nWhere a group is to push, give it "
+            "to that group, with mode 2775.",
         )
 
 

@@ -58,7 +58,7 @@ class Writable(Store, Protocol):
     """A kind of place that can be written to as well. Also raises OSError."""
 
     def require(self, named: str) -> None:
-        """Require that the place is there. Raises UsageProblem."""
+        """Require that the place is there, and not open to everybody. Raises UsageProblem, HostProblem."""
 
     def refuses(self, module: str) -> str:
         """Say why no build can be called so there; nothing where one can."""

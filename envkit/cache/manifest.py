@@ -81,7 +81,8 @@ class Ci(msgspec.Struct, frozen=True, kw_only=True):
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Who built it: the host, when, with which envkit, from which lock; the report of the verification that passed.
 
-    ``ci`` is the job that it was pushed from by ``--from-ci``.
+    ``ci`` is the job that it was pushed from by ``--from-ci``. ``arguments`` are those that the recipe of an image was
+    given.
     """
 
     host: str
@@ -92,6 +93,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     lock: Lock
     verdict: msgspec.Raw
     ci: Ci | None = None
+    arguments: dict[str, str] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

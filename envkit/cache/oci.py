@@ -50,6 +50,7 @@ CREATED = "org.opencontainers.image.created"
 CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
 LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # reached without TLS, as other clients do
 LOGINS = ("~/.apptainer/docker-config.json", "~/.config/containers/auth.json")  # beside ~/.docker/config.json
+UNKNOWN = "NAME_UNKNOWN"  # what a registry says of a repository that it does not have
 NO_SUCH, UNAUTHORIZED, SERVER_ERROR = 404, 401, 500
 AGAIN_S = (0.2, 1.0)
 # What a registry says of a manifest while another push writes the link of a blob anew; it is asked again then (s).
@@ -66,14 +67,14 @@ def asking() -> Iterator[None]:
         import oras.provider  # noqa: F401
         from requests import RequestException, exceptions
         from requests.exceptions import InvalidHeader, InvalidURL
-        from urllib3.exceptions import HTTPError, LocationValueError
+        from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError
     except ImportError as error:
         raise RefusedError("A registry takes the Python package oras: pip install 'envkit[oci]'") from error
     try:
         yield
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
-    except exceptions.ConnectionError as error:
+    except (exceptions.ConnectionError, ProtocolError) as error:  # there was none, or it broke
         raise UnreachableError(redact(str(error)).rstrip(".")) from error
     except (RequestException, HTTPError, ValueError) as error:
         kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError
@@ -324,13 +325,20 @@ def names(named: str) -> list[str]:
 
 def tags(named: str) -> list[str]:
     """Return all of its tags, whoever's. Raises RefusedError."""
+    from envkit.sources.answers import AbsentError
+
     with asking():
         reached = Reached(named)
         collected, what, began = list[str](), "tags/list?n=1000", time.monotonic()
         while what:
             if time.monotonic() - began > LISTING_S:
                 raise ValueError(f"it has named {len(collected)} tags in {LISTING_S:.0f} s, and names more")
-            answer = reached.ask("GET", what, 200, stream=True)
+            try:
+                answer = reached.ask("GET", what, 200, stream=True)
+            except AbsentError as error:
+                if UNKNOWN not in str(error):
+                    raise
+                break  # it begins with what is pushed to it
             page = content(answer, Tags).tags or ()
             collected += page
             what = answer.links.get("next", {}).get("url", "") if page else ""

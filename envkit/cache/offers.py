@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from shlex import quote
 
 from envkit.cache.manifest import Manifest
-from envkit.cache.place import Caches, SignedManifest, signer
+from envkit.cache.place import UNCHECKED, Caches, SignedManifest, signer
+from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
 from envkit.report import words
 from envkit.sources import signature
@@ -34,10 +36,11 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBuilds:
-    """The offers of caches, the nearest that fits first, and what is wrong with caches."""
+    """The offers of caches, the nearest that fits first, what is wrong with caches, and which have ``none`` of it."""
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
 
     @property
     def taken(self) -> dict[str, Offer]:
@@ -59,8 +62,16 @@ def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
     """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
     if not entry.signed.signature:
         return ""
+    if keys and not signature.can_check():
+        return f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
     unusable = [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
     return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
+
+
+def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:
+    """Say that a build is not taken from a cache, as it is called here, and where to see what else is wrong there."""
+    advice = f" 'envkit cache verify {quote(entry.place.shown)}' names all that is wrong there." if error.fix else ""
+    return f"{error.what} {error.why} {called} is not taken from there.{advice}"
 
 
 def lines(found: FoundBuilds) -> Iterator[str]:
@@ -85,6 +96,8 @@ def lines(found: FoundBuilds) -> Iterator[str]:
             yield f"          and {len(others) - SHOWN} more that do not fit"
     for text in found.wrong:
         yield f"Cache:    {text}"
+    for place in found.none:
+        yield f"Cache:    {place} has no build of this"
 
 
 def needed(build: Manifest) -> str:

@@ -8,13 +8,14 @@ import errno
 import hashlib
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from shlex import quote
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +25,16 @@ from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import CacheInvalid, HostProblem, NotWritable, SignatureInvalid, UsageProblem, of_storage
+from envkit.errors import (
+    CacheInvalid,
+    CacheSilent,
+    HostProblem,
+    NotWritable,
+    OpensslMissing,
+    SignatureInvalid,
+    UsageProblem,
+    of_storage,
+)
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
@@ -33,6 +43,8 @@ NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a f
 MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
+UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
@@ -51,6 +63,8 @@ class Caches:
 
 
 Opened = AbstractContextManager[BinaryIO]
+Part = Literal["object", "manifest"]
+Sent = frozenset[Part]
 NOWHERE = Caches(places=(), keys=())
 
 
@@ -87,6 +101,8 @@ class Place:
     def __post_init__(self) -> None:
         """Refuse what can be no place, and say nothing of a password. Raises UsageProblem."""
         why = "" if self.named.strip() else "It is empty."
+        if not self.is_remote and SCHEME.match(self.named):
+            why = "Caches are not reached that way."
         if why or self.is_remote:
             try:
                 _ = urlsplit(self.named).port
@@ -106,9 +122,9 @@ class Place:
         return not self.named.startswith(("http://", "https://"))
 
     @property
-    def has_index(self) -> bool:
-        """Whether it has a file that names its manifests; the tags of a registry do."""
-        return not self.named.startswith("oci://")
+    def is_registry(self) -> bool:
+        """Whether it is in a registry of images, whose tags name its manifests, and which keeps blobs for a while."""
+        return self.named.startswith("oci://")
 
     @property
     def store(self) -> Store:
@@ -120,7 +136,7 @@ class Place:
         """The module that writes it as well. Raises UsageProblem for one that can only be read."""
         if self.named.startswith("s3://"):
             return bucket
-        if self.named.startswith("oci://"):
+        if self.is_registry:
             return oci
         if self.is_remote:
             raise UsageProblem(
@@ -135,7 +151,7 @@ class Place:
         """It, as it may be shown: a URL without its password."""
         from envkit.sources import addresses
 
-        if self.is_remote:
+        if self.is_remote or SCHEME.match(self.named):
             return addresses.shown(self.named)
         if ":" in addresses.login(self.named):  # a URL that was misspelt
             return addresses.without_login(self.named)
@@ -158,9 +174,9 @@ class Place:
         try:
             build, signed = manifest.read(self.read(f"manifests/{name}", manifest.MOST))
         except ValueError as error:
-            raise self.invalid(f"The manifest {name} cannot be read: {error}") from error
+            raise self.invalid(f"The manifest {name} cannot be read: {error}", is_build=True) from error
         if name != f"{manifest.folder_of(build.module)}/{build.key}.json":
-            raise self.invalid(f"The manifest {name} is that of something else, or was changed.")
+            raise self.invalid(f"The manifest {name} is that of something else, or was changed.", is_build=True)
         return SignedManifest(place=self, manifest=build, signed=signed)
 
     def entries(self, names: Sequence[str], wrong: list[str]) -> Iterator[SignedManifest]:
@@ -194,13 +210,16 @@ class Place:
     @contextmanager
     def opened(self, name: str, most: int) -> Iterator[Iterable[bytes]]:
         """Give a file of it in pieces, at most so many bytes. Raises CacheInvalid, also while it is read."""
-        from envkit.sources.answers import RefusedError
+        from envkit.sources.answers import RefusedError, SlowError, UnreachableError
 
         try:
             with self.store.opened(self.named, name, most) as chunks:
                 yield chunks
+        except (SlowError, UnreachableError) as error:  # it is the server that fails
+            fix = "See that you can reach it, then run the same command again."
+            raise self.invalid(f"{name}: {error}.", fix) from error
         except RefusedError as error:
-            raise self.invalid(f"{name}: {error}.") from error
+            raise self.invalid(f"{name}: {error}.", is_build=True) from error
 
     @contextmanager
     def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
@@ -224,11 +243,11 @@ class Place:
         with self.store.opened(self.named, source_of(sha256), most) as chunks:
             yield chunks
 
-    def invalid(self, why: str, fix: str = "") -> CacheInvalid:
-        """Say that the place, or something in it, cannot be used."""
+    def invalid(self, why: str, fix: str = "", *, is_build: bool = False) -> CacheInvalid:
+        """Say that the place, or only a build in it, cannot be used."""
         at = quote(self.shown)
         return CacheInvalid(
-            what=f"The cache {self.shown} cannot be used.",
+            what=f"{'A build in the' if is_build else 'The'} cache {self.shown} cannot be used.",
             why=why,
             fix=fix or f"All that is wrong with it: envkit cache verify {at}\nTo remove that: envkit cache prune {at}",
         )
@@ -256,7 +275,10 @@ def configured(*, unsigned: bool = False) -> Caches:
 
 
 def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
-    """Return the first of some public keys that verifies a manifest; nothing where none does. Raises HostProblem."""
+    """Return the first of some public keys that verifies a manifest; nothing where none does, or openssl is missing.
+
+    Raises HostProblem for a key that somebody else can change.
+    """
     if not entry.signed.signature:
         return ""
     with temporary.folder("cache") as folder:
@@ -267,22 +289,30 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
         except ValueError:
             return ""
         for key in (key for key in keys if at_home(key).is_file()):  # of others a plan says that they are none
-            with suppress(SignatureInvalid):
+            with suppress(SignatureInvalid, OpensslMissing):
                 signature.require(path, at_home(key), trust.trusted())
                 return key
     return ""
 
 
-def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = ()) -> bool:
-    """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
+def publish(
+    place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = (),
+    begin: Callable[[], None] = lambda: None,
+) -> Sent:  # fmt: skip
+    """Put an object and its manifest into a place; return which of them was sent. Raises OSError, RefusedError.
 
+    ``begin`` is called before an object is sent, which may take long.
     What one of some public keys has signed is not replaced, nor is anything by what is not signed.
     """
 
     def stays(before: SignedManifest) -> bool:
         return not signed or bool(signer(before, keys))
 
-    return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
+    def given() -> Opened:
+        begin()
+        return nullcontext(packed)
+
+    return put(place, build, manifest.packed(build, signed), stays, given)
 
 
 def require_name(place: Place, module: str) -> None:
@@ -294,8 +324,8 @@ def require_name(place: Place, module: str) -> None:
 
 def put(
     place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
-) -> bool:
-    """Put an object and the file of its manifest into a place; return whether anything was sent.
+) -> Sent:
+    """Put an object and the file of its manifest into a place; return which of them was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
     and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, or whose name
@@ -319,7 +349,7 @@ def put(
             store.put(place.named, build.object_name, stream)
         return True
 
-    is_new = was_sent = require_object()
+    was_sent, is_new = require_object(), False
 
     def is_right() -> bool:
         try:
@@ -335,10 +365,11 @@ def put(
                 store.put(place.named, f"manifests/{name}", io.BytesIO(content))
                 is_new = True
         if not was_sent:  # what no manifest named may have been tidied up meanwhile
-            require_object()
-    if is_new or name not in indexed(place):
+            was_sent = require_object()
+    if was_sent or is_new or name not in indexed(place):
         index(place)
-    return is_new
+    parts: list[tuple[Part, bool]] = [("object", was_sent), ("manifest", is_new)]
+    return frozenset(part for part, is_sent in parts if is_sent)
 
 
 def require_cache(place: Place) -> None:
@@ -378,11 +409,21 @@ def index(place: Place) -> None:
 
 @contextmanager
 def writing(to: Place, what: str) -> Iterator[None]:
-    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
-    from envkit.sources.answers import RefusedError
+    """Say in one way why something cannot be put into a place.
+
+    Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
+    """
+    from envkit.sources.answers import RefusedError, SlowError, TransientError
 
     try:
         yield
+    except (SlowError, TransientError) as error:
+        raise CacheSilent(
+            what=f"Nothing can be put into {to.shown}: its server does not answer, or fails.",
+            why=f"{error}.",
+            fix="Check its name and the network. Once it answers, run the same command again: what is there already is "
+            "not sent again.",
+        ) from error
     except RefusedError as error:
         raise not_written(to, f"{error}.") from error
     except OSError as error:

@@ -244,4 +244,4 @@ def in_order(names: Iterable[str]) -> Iterator[str]:
 
 def bad(entry: SignedManifest, why: str) -> CacheInvalid:
     """Say that an object cannot be used."""
-    return entry.place.invalid(f"{entry.manifest.module}, object {entry.id[:12]}: {why}")
+    return entry.place.invalid(f"{entry.manifest.module}, object {entry.id[:12]}: {why}", is_build=True)

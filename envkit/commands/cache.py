@@ -11,7 +11,9 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
-    from envkit.cache.manifest import Needs
+    from collections.abc import Mapping
+
+    from envkit.cache.manifest import Manifest, Needs
     from envkit.cache.place import Place
 
 PLACES = click.argument("places", metavar="[PLACE]...", nargs=-1)
@@ -21,6 +23,10 @@ TO = click.option(
     required=True,
     shell_complete=complete.folders,
     help="The cache to put it into: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME.",
+)
+COLLECTED = (
+    "A registry keeps a blob until its own garbage collection has run. Until then a push finds it there and does not "
+    "send it again, also where it is damaged."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -91,6 +97,8 @@ def push(
             f"{'Pushed' if build.sent else 'There already:'} {build.module} {'to' if build.sent else 'in'} {done.place}"
         )
         echo(f"Object {build.id[:12]}, {words.size(build.size)}, {'signed' if build.signed else 'not signed'}.")
+        if build.sent and not build.object_sent:
+            echo(f"Its object was there already, and was not sent. 'envkit cache verify {quote(to)}' reads it.")
         if not build.sent:
             more = f"'envkit cache show {build.id[:12]} {quote(to)}' says more."
             echo(f"It was built on {build.host}, {build.built}. {more}")
@@ -168,7 +176,13 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
-                ", ".join(filter(None, (item.needs.machine, f"Python {item.needs.python}", mpi_of(item.needs)))),
+                ", ".join(
+                    [
+                        item.needs.machine,
+                        *([] if item.layer else filter(None, (f"Python {item.needs.python}", mpi_of(item.needs)))),
+                        *given(item.arguments),
+                    ]
+                ),
                 item.signed_by or unchecked(item.signed),
             )
             for item in listing.builds
@@ -217,9 +231,11 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
             if origin.ci
             else {}
         ),
-        **(of_image(needs, manifest.part.sha256) if manifest.is_image else of_module(needs)),
+        **(of_image(manifest) if manifest.is_image else of_module(needs)),
     }
     echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
+    if keys() and not key:
+        echo("\nNo key of yours verifies this: whoever can write to the cache may have written all of it.")
 
 
 @cache.command(short_help="Check every build in caches: contents and signatures.")
@@ -232,6 +248,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     those behind a web server, which lists none. Ends with 4 where one is bad.
     """
     from envkit.cache import contents
+    from envkit.cache.place import Place
     from envkit.commands import json_types
     from envkit.report import words
 
@@ -246,6 +263,9 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
                 f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{f': {item.wrong}' if item.wrong else ''}"
             )
         echo(f"{words.count(len(verified.builds), 'build')}, {len(bad) or 'none'} bad.")
+        checked: list[contents.Checked | contents.CheckedSource] = [*bad, *wrong]
+        if any(contents.is_damaged(item) and Place(named=item.place).is_registry for item in checked):
+            echo(f"{COLLECTED} Remove what is bad by 'envkit cache prune', have that run, then push again.")
         for source in wrong:
             echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
@@ -283,6 +303,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
     for name in done.removed:
         echo(f"  {name}")
+    if done.removed and Place(named=place).is_registry:
+        echo(COLLECTED)
     if done.unread:
         besides = ", with all objects" if any(name.startswith("manifests/") for name in done.unread) else ""
         echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed{besides}:")
@@ -317,14 +339,21 @@ def mpi_of(needs: "Needs") -> str:
     return f"{needs.mpi.family} {needs.mpi.version}".strip()
 
 
-def of_image(needs: "Needs", key: str) -> dict[str, str]:
-    """Return what there is to say of an image, by title; ``key`` is that of its last layer."""
+def of_image(manifest: "Manifest") -> dict[str, str]:
+    """Return what there is to say of an image, or of a layer, by title."""
+    needs, part = manifest.needs, manifest.part
+    inside = {} if manifest.is_layer else {"Inside": f"Python {needs.python}, {needs.mpi.family} {needs.mpi.version}"}
     return {
         "Needs": needs.machine,
         "CPU": ", ".join(needs.cpu) or "any",
-        "Inside": f"Python {needs.python}, {needs.mpi.family} {needs.mpi.version}",
-        "Made of": f"layer {key[:20]}",
+        **inside,
+        "Made of": ", ".join([f"layer {part.sha256[:20]}", part.recipe, *given(manifest.provenance.arguments)]),
     }
+
+
+def given(arguments: "Mapping[str, str]") -> list[str]:
+    """Return the arguments that the recipe of an image was given, in words."""
+    return [f"{name}={value}" for name, value in arguments.items()]
 
 
 def verdict_of(report: bytes) -> str:
@@ -340,7 +369,15 @@ def verdict_of(report: bytes) -> str:
 
 def unchecked(is_signed: bool) -> str:
     """Return what there is to say of a signature that no key verifies."""
-    return "no" if not is_signed else "by none of your keys" if keys() else "not checked"
+    from envkit.sources import signature
+
+    return (
+        "no"
+        if not is_signed
+        else "by none of your keys, or changed since"
+        if keys() and signature.can_check()
+        else "not checked"
+    )
 
 
 def keys() -> tuple[str, ...]:

@@ -172,10 +172,12 @@ def install(
     if text := configuration.message():
         say(console, text)
     if dry_run:
-        existing = work.find_installed(request) if request.prefix.order else None
-        if existing and not as_json and not receipt.is_same(Path(existing.tree).parent, request.prefix.root):
+        existing = None if as_json else work.find_installed(request)
+        if existing:
             work.say_already(existing, request.prefix.root, console)
-            return 0
+            if not receipt.is_same(Path(existing.tree).parent, request.prefix.root):
+                return 0
+            say(console, "The plan, as if it were not there:")
         planned = work.planned(request)
         work.say_forced(planned, console)
         return plans.show_json(planned) if as_json else plans.show(planned, console_of())

@@ -15,7 +15,7 @@ from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
-from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
 from envkit.cache.place import Caches, SignedManifest
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
@@ -84,7 +84,7 @@ def find_builds(work: Work) -> FoundBuilds:
     steps = [] if work.request.rebuild else [step for step in work.plan.steps if is_sought(step, work)]
     if not work.caches.places or not steps:
         return FoundBuilds()
-    provided, offers, wrong = here(work), list[Offer](), list[str]()
+    provided, offers, wrong, none = here(work), list[Offer](), list[str](), list[str]()
     by_folder = {folder_of(step.module): step for step in steps}
     for place in work.caches.kept:
         if place.is_remote and work.request.offline:
@@ -92,6 +92,7 @@ def find_builds(work: Work) -> FoundBuilds:
         names = list[str]()
         try:
             names = [name for name in place.names() if name.partition("/")[0] in by_folder]
+            none += [] if names else [place.shown]
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
         for entry in place.entries(names, wrong):
@@ -109,7 +110,7 @@ def find_builds(work: Work) -> FoundBuilds:
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
+    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong), none=tuple(none))
 
 
 def is_sought(step: Step, work: Work) -> bool:
@@ -183,7 +184,7 @@ def taken(step: Step, work: Work, console: Console) -> bool:
                 paths = {source.sha256 or "": request.prefix.sources / source.place for source in sources}
                 unpack.take(entry, tree, work.host.python.path, record, paths)
             except CacheInvalid as error:
-                say(console, f"{error.what} {error.why} {module} is not taken from there.")
+                say(console, not_taken(entry, module, error))
                 continue
             manifest.write(tree, module)
         say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")

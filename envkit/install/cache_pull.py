@@ -22,16 +22,18 @@ from envkit.machine import host
 from envkit.report import words
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
+FAILED = "the server of that cache has failed"
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 ID = re.compile("[0-9a-f]{6,64}")
 SHOWN = 5  # builds that were not copied
-State = Literal["copied", "there", "unfit", "unsigned", "bad", "refused"]
+State = Literal["copied", "there", "unfit", "unsigned", "bad", "unread", "refused"]
 
 
 class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
 
-    ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, or it is bad.
+    ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, it is bad, or it could not
+    be read now.
     """
 
     place: str
@@ -79,7 +81,9 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
     order = {source.named: number for number, source in enumerate(places)}
     builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, wrong)
     machine = None if every or is_id or not builds else here()
-    return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, machine) for these in builds), wrong=tuple(wrong))
+    failed = dict[Place, str]()
+    done = tuple(copied(these, to, caches, machine, failed) for these in builds)
+    return Pulled(to=to.shown, builds=done, wrong=(*wrong, *failed.values()))
 
 
 def chosen(
@@ -122,8 +126,13 @@ def here() -> Provided:
     return cached.machine(machine, is_embedded=machine.mpi is None)
 
 
-def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided: Provided | None) -> PulledBuild:
-    """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``."""
+def copied(
+    these: Sequence[SignedManifest], to: Place, caches: Caches, provided: Provided | None, failed: dict[Place, str]
+) -> PulledBuild:
+    """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``.
+
+    A place whose server has ``failed`` is asked for nothing more; what is said of one that fails now goes there.
+    """
     manifest, origin, signed_by = these[0].manifest, these[0].place, ""
     why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
@@ -132,11 +141,18 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
         if not key and not caches.unsigned:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue
+        if entry.place in failed:
+            state, why = "unread", (FAILED,)
+            continue
         try:
             with place.writing(to, manifest.module):
                 state = "copied" if copy(entry, to, caches.keys) else "there"
         except CacheInvalid as error:
-            state, why = "bad", (f"{error.what} {error.why}",)
+            if place.is_of_server(error):
+                failed[entry.place] = f"{error.what} {error.why}"
+                state, why = "unread", (FAILED,)
+            else:
+                state, why = "unread" if place.is_unread(error) else "bad", (f"{error.what} {error.why}",)
             continue
         except HostProblem as error:  # of where it was to go
             state, why = "refused", (error.why,)
@@ -180,29 +196,38 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
                 raise
             yield stream
 
-    return place.put(to, entry.manifest, content, stays, packed)
+    return bool(place.put(to, entry.manifest, content, stays, packed))
 
 
 def problem(done: Pulled) -> EnvkitError | None:
     """Return what is to be said of what was not copied; nothing where all went well."""
     bad, unsigned, unfit, refused = done.of("bad"), done.of("unsigned"), done.of("unfit"), done.of("refused")
-    if refused and not (bad or unsigned or done.wrong):
+    unread = done.of("unread")
+    if refused and not (bad or unsigned or unread or done.wrong):
         return HostProblem(
             what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
             why="\n".join(listed(refused)),
             fix="Copy these into a folder or a bucket; the others are there.",
         )
-    if bad or unsigned or done.wrong:
-        what = f"{words.count(len(bad) + len(unsigned), 'build')} could not be copied to {done.to}."
-        if not (bad or refused) and len(unsigned) + len(unfit) == len(done.builds):
+    if bad or unsigned or unread or done.wrong:
+        what = f"{words.count(len(bad) + len(unsigned) + len(unread), 'build')} could not be copied to {done.to}."
+        if not (bad or unread or refused) and len(unsigned) + len(unfit) == len(done.builds):
             what = f"Nothing was copied to {done.to}."
         tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
+        later = f"See that you can reach and read that cache. {AGAIN}"
         keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
-        why = [*(text for build in bad for text in build.why), *listed([*unsigned, *refused]), *done.wrong]
+        why = [text for build in (*bad, *unread) for text in build.why if text != FAILED]
+        why += [*listed([*unsigned, *refused]), *done.wrong]
         return CacheInvalid(
-            what=what if bad or unsigned else "Not all of the caches could be read.",
+            what=what if bad or unsigned or unread else "Not all of the caches could be read.",
             why="\n".join(dict.fromkeys(why)),
-            fix="\n".join([*([tell] if bad or done.wrong else ()), *([keys] if unsigned else ())]),
+            fix="\n".join(
+                [
+                    *([tell] if bad or (done.wrong and not unread) else ()),
+                    *([later] if unread else ()),
+                    *([keys] if unsigned else ()),
+                ]
+            ),
         )
     if unfit and len(unfit) == len(done.builds):
         return HostProblem(

@@ -3,6 +3,7 @@
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from envkit.errors import (
 from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.planning.stack import stacks
+from envkit.report import words
 from envkit.sources import signature
 from envkit.sources.source_cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
@@ -40,6 +42,7 @@ from envkit.verify import target
 class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A build that is in the place now; ``sent``: it was not there before; ``ci``: the job that pushed it.
 
+    ``object_sent``: nor was its object, which a registry keeps for a while after its manifest was removed.
     Of what was there before, all is told as it is there: ``host`` built it at ``built``, somebody else may have signed.
     """
 
@@ -52,6 +55,7 @@ class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     built: str
     ci: Ci | None = None
+    object_sent: bool = False
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ def push(
     cpu = cpu_of(made) if part else ()
     builds, left_out = [there] if there else list[PushedBuild](), dict[str, str]()
     if part:
-        builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci))
+        builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci, tell))
     for layer in made.layers[:-1] if has_layers else ():
         if made.cached:
             left_out[layer.name] = f"The image itself was taken {made.cached.shown}, and not built on it."
@@ -117,11 +121,10 @@ def push(
         elif (mirror := mirror_of(made, layer)) is None:
             left_out[layer.name] = f"Which mirror it is from cannot be read in {file_of(made, layer)}."
         else:
-            tell(f"Pushing {layer.name}")
             below, of_horovod = layer_part(made, layer, mirror), cpu if layer is made.layers[-2] else ()
             try:
                 builds.append(
-                    pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci)
+                    pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci, tell)
                 )
             except EnvironmentDamaged:
                 left_out[layer.name] = f"It is not what {made.name} was built on: it was built anew, or is damaged."
@@ -149,7 +152,7 @@ def not_there(made: ImageReceipt, layer: BuiltLayer) -> str:
 
 def pushed_file(
     made: ImageReceipt, file: Path, sha256: str, part: LockedPart, cpu: tuple[str, ...], verdict: msgspec.Raw,
-    to: Place, key: Path | None, ci: Ci | None,
+    to: Place, key: Path | None, ci: Ci | None, tell: Tell,
 ) -> PushedBuild:  # fmt: skip
     """Put an image, or a layer that it was built on, into a cache; ``cpu`` is what its Horovod needs.
 
@@ -161,7 +164,7 @@ def pushed_file(
             if pack.digest_of(stream) != sha256:
                 raise changed_since(made, [str(file)])
             size = stream.seek(0, os.SEEK_END)
-            return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key)
+            return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key, tell)
 
 
 def pushed_modules(
@@ -214,7 +217,7 @@ def pushed_module(
             raise
         if packed_before.fingerprint(made, part, used) == mark:
             packed_before.keep(mark, described.key)
-        return sent(described, stream, to, key)
+        return sent(described, stream, to, key, tell)
 
 
 def shared(receipt: Receipt) -> Made | None:
@@ -236,7 +239,7 @@ def taken_from(to: Place, name: str, origin: Cached | None) -> PushedBuild | Non
     return None
 
 
-def pushed(build: Manifest, *, sent: bool, signed: bool) -> PushedBuild:
+def pushed(build: Manifest, *, sent: bool, signed: bool, object_sent: bool = False) -> PushedBuild:
     """Return what is told of a build that is in a place now."""
     return PushedBuild(
         module=build.module,
@@ -248,6 +251,7 @@ def pushed(build: Manifest, *, sent: bool, signed: bool) -> PushedBuild:
         host=build.provenance.host,
         built=build.provenance.built,
         ci=build.provenance.ci,
+        object_sent=object_sent,
     )
 
 
@@ -347,6 +351,7 @@ def provenance(receipt: Made, easybuild: str, verdict: msgspec.Raw, ci: Ci | Non
         lock=receipt.lock,
         verdict=verdict,
         ci=ci,
+        arguments=receipt.arguments if isinstance(receipt, ImageReceipt) else {},
     )
 
 
@@ -355,8 +360,14 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> PushedBuild:
+def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, tell: Tell) -> PushedBuild:
     """Sign a manifest, and put it and its object into a place. Raises OSError."""
+    began = list[float]()
+
+    def begin() -> None:
+        tell(f"Pushing {described.module}, {words.size(described.size)}")
+        began.append(time.monotonic())
+
     with temporary.folder("push") as folder:
         signed, keys = b"", public_keys(key, folder)
         if key is not None:
@@ -364,8 +375,11 @@ def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> 
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)
-        if place.publish(to, described, stream, signed, keys):
-            return pushed(described, sent=True, signed=bool(signed))
+        new = place.publish(to, described, stream, signed, keys, begin)
+        if began:
+            tell(f"{described.module} is there after {time.monotonic() - began[0]:.0f} s")
+        if new:
+            return pushed(described, sent=True, signed=bool(signed), object_sent="object" in new)
     before = to.entry(f"{folder_of(described.module)}/{described.key}.json")
     return pushed(before.manifest, sent=False, signed=bool(before.signed.signature))
 
@@ -390,7 +404,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
     with temporary.folder("push") as folder, suppress(CacheInvalid):
         entry, keys = to.entry(name), public_keys(key, folder)
         made = entry.manifest
-        is_listed = not to.has_index or name in place.indexed(to)
+        is_listed = to.is_registry or name in place.indexed(to)
         if (
             is_listed
             and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
@@ -401,7 +415,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 
 def require(to: Place) -> None:
-    """Require that a place can be written to and is there. Raises UsageProblem, NotWritable."""
+    """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
     with place.writing(to, "Nothing"):
         to.writable.require(to.named)
 

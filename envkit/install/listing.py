@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
 from envkit.environments import filelocks, receipt, trust, venv
 from envkit.environments.name_syntax import is_name, shown
-from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.prefix import Prefix, Tree, locate
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem, Problem
 from envkit.knowledge import methods
@@ -188,7 +189,9 @@ def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedE
     """Return the line of an environment of which an installation has begun, and no more."""
     state = EnvironmentState.INSTALLING if start.running else EnvironmentState.UNFINISHED
     has_ended = state is EnvironmentState.UNFINISHED
-    again = f"envkit install {name}" + (f" --with {','.join(start.extras)}" if start.extras else "")
+    root = tree.root.parent
+    at = "" if any(usual.root == root for usual in locate(None).every) else f" --prefix {quote(str(root))}"
+    again = f"envkit install {name}" + (f" --with {','.join(start.extras)}" if start.extras else "") + at
     return ListedEnvironment(
         name=name,
         state=state,
@@ -196,7 +199,10 @@ def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedE
         framework=stack.framework if stack else "none",
         accelerator=stack.accelerator.value if stack else "cpu",
         why=start.failed or f"It ended while {start.stage}." if has_ended else "",
-        fix=f"Go on with it: {again}. Or remove it: envkit remove {name}." if has_ended else "",
+        fix=f"Go on with it by the command that began it: {again}, with the other options that it had. "
+        f"Or remove it: envkit remove {name}{at}."
+        if has_ended
+        else "",
         built=built(stack),
         status=stack.status if stack else None,
         prefix=str(tree.root.parent),

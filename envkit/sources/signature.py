@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
 
-from envkit.errors import HostProblem, SignatureInvalid
+from envkit.errors import HostProblem, OpensslMissing, SignatureInvalid
 from envkit.system import files, owners, process, temporary
 from envkit.system.owners import Trusted
 
@@ -165,14 +165,19 @@ def unsigned(path: Path, key: Path, why: str) -> SignatureInvalid:
 
 
 def openssl(folder: Path, sha256: str, *words: str) -> process.Completed:
-    """Have openssl sign the SHA-256 of a file, or check its signature. Raises HostProblem without it."""
+    """Have openssl sign the SHA-256 of a file, or check its signature. Raises OpensslMissing."""
     message = folder / "message"
     message.write_text(f"envkit sha256:{sha256}\n")
     argv = ["openssl", "pkeyutl", "-rawin", "-in", str(message), "-passin", "pass:", *words]
     done = process.capture(argv, cwd=folder)
     if done.status == 127:
-        raise HostProblem(what="There is no program openssl on PATH.", fix=LACKING)
+        raise OpensslMissing(what="There is no program openssl on PATH.", fix=LACKING)
     return done
+
+
+def can_check() -> bool:
+    """Say whether the program is there that checks signatures."""
+    return process.which("openssl") is not None
 
 
 def last_line(completed: process.Completed) -> str:

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from envkit import cli
 from envkit.cache import contents, layout, place
 from envkit.cache import oci as oci
 from envkit.cache.manifest import Manifest
@@ -77,7 +78,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def publish(to: Place, made: Manifest, at: Path, signature: bytes = b"") -> bool:
+def publish(to: Place, made: Manifest, at: Path, signature: bytes = b"") -> place.Sent:
     """Push a build."""
     with at.open("rb") as stream:
         return place.publish(to, made, stream, signature)
@@ -194,6 +195,32 @@ class TestRegistry:
         with pytest.raises(CacheInvalid, match="cannot be used") as told:
             cache.entry(f"Horovod--1.0-toy/{'0' * 64}.json")
         assert "is no build of envkit's" in told.value.why
+
+    def test_a_damaged_object_stays_until_the_registry_has_collected_it(
+        self, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A push finds it there and sends the manifest alone, which it says; so does the command that finds it bad."""
+        needs("docker-registry")
+        (at := tmp_path / "registry").mkdir()
+        with registry.serving(at) as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
+            made = described(packed(tree, tmp_path / "packed"))
+            assert publish(cache, made, tmp_path / "packed") == {"object", "manifest"}
+            [blob] = (at / "content").rglob(f"blobs/sha256/{made.sha256[:2]}/{made.sha256}/data")
+            blob.write_bytes(b"x" + blob.read_bytes()[1:])
+            assert cli.run(["cache", "verify", cache.named]) == 4
+            assert "until its own garbage collection has run" in capsys.readouterr().out
+            assert cli.run(["cache", "prune", cache.named]) == 0
+            assert "until its own garbage collection has run" in capsys.readouterr().out
+            assert publish(cache, made, tmp_path / "packed") == {"manifest"}
+            assert [one.state for one in contents.verified([cache], ()).builds] == ["bad"]
+            contents.prune(cache, 0, dry_run=False)
+        words = ["docker-registry", "garbage-collect", str(at / "registry.yml")]
+        subprocess.run(words, check=True, capture_output=True)
+        with registry.serving(at) as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
+            assert publish(cache, made, tmp_path / "packed") == {"object", "manifest"}
+            assert [one.state for one in contents.verified([cache], ()).builds] == ["unsigned"]
 
     def test_commands(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache = here()
@@ -415,7 +442,8 @@ class TestRefused:
         assert self.refused(Place(named=named)) == "A registry is named oci://HOST/NAME, in small letters."
 
     def test_no_such_repository(self, here: Callable[[], Place]) -> None:
-        assert "404 NAME_UNKNOWN" in self.refused(here())
+        """It begins with what is pushed to it, and is as an empty folder until then."""
+        assert here().names() == [] and contents.verified([here()], ()).builds == ()
 
     def test_no_server(self) -> None:
         assert "Connection refused" in self.refused(Place(named="oci://127.0.0.1:9/site/envkit"))

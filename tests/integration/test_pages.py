@@ -54,11 +54,12 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "mkdir ~/mirror; envkit cache pull --all --from s3://builds/envkit --to ~/mirror":
             "tests/test_cache_bucket.py has a server of buckets",
         "mkdir -m 2775 /project/envkit-cache": "it is there, from the page's beginning",
-        "envkit install pytorch-2.13-cpu-image": "tests/integration/test_images.py builds it",
-        "envkit install pytorch-2.13-cpu-image --dry-run": "tests/integration/test_images.py plans it",
+        "envkit install pytorch-2.13-cpu-image --base mirror": "tests/integration/test_images.py builds it",
+        "envkit install pytorch-2.13-cpu-image --base mirror --dry-run": "tests/integration/test_images.py plans it",
         "envkit cache push pytorch-2.13-cpu-image --to /project/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_images.py pushes it",
-        "envkit install pytorch-2.13-cpu-image --sandbox --dry-run": "tests/integration/test_images.py takes layers",
+        "envkit install pytorch-2.13-cpu-image --base mirror --sandbox --dry-run":
+            "tests/integration/test_images.py takes layers",
         "apptainer registry login --username me oras://registry.hpc.example.org":
             "tests/integration/test_cache_registry.py has a registry",
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
