@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +73,32 @@ def test_salloc(verifying: Verifying) -> None:
     asked = ["envkit", "verify", STACK, "--json", "-n", "2", "--nodes", "2"]
     done = verifying.run(["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *asked])
     assert_passed(done, "srun", 2, 2)
+
+
+def test_a_job_that_was_killed_and_queued_again(verifying: Verifying) -> None:
+    """Its steps have the numbers of those before; what their ranks have left is not counted."""
+    job = verifying.folder / "job"
+    is_first = f'if [ -z "$SLURM_RESTART_COUNT" ]; then echo "$SLURM_JOB_ID" >{job}; trap "sleep 600" EXIT; fi'
+
+    def queue_again() -> None:
+        verifying.await_rank("node1", "import")
+        number = job.read_text().strip()
+        verifying.cluster.run(["scancel", "--signal=KILL", f"{number}.0"])
+        assert verifying.cluster.run(["scontrol", "requeue", number]).returncode == 0
+        end = time.monotonic() + 60
+        while verifying.cluster.run(["scontrol", "update", f"jobid={number}", "starttime=now"]).returncode:
+            assert time.monotonic() < end, verifying.cluster.run(["squeue", "--long"]).stdout
+            time.sleep(0.5)
+
+    ranks = " ".join(verifying.ranks())
+    options = ["--nodes=2", "--ntasks-per-node=1", "--requeue", "--open-mode=truncate"]
+    start = f"srun --mpi=pmix --kill-on-bad-exit=0 {ranks} || exit 1"
+    done = verifying.batch(is_first, start, options=options, meanwhile=queue_again)
+    assert_passed(done, "srun", 2, 2)
+    assert done.report["started"]["job"].endswith("-0-1")
+    for folder in (verifying.folder / "tmp", verifying.folder / "home" / ".cache" / "envkit"):
+        for left in folder.glob("envkit-*"):  # by what Slurm has killed
+            shutil.rmtree(left)
 
 
 def test_srun_in_a_shell_of_salloc(verifying: Verifying) -> None:

@@ -116,14 +116,24 @@ class Verifying:
             assert time.monotonic() < end, f"no rank in {phase}"
             time.sleep(0.05)
 
-    def batch(self, *lines: str, options: Sequence[str], submitting: Sequence[str] = ()) -> Outcome:
-        """Have Slurm run a script, and return what came of it; ``submitting`` are the words before sbatch."""
+    def batch(
+        self,
+        *lines: str,
+        options: Sequence[str],
+        submitting: Sequence[str] = (),
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Outcome:
+        """Have Slurm run a script, and return what came of it.
+
+        ``submitting`` are the words before sbatch; ``meanwhile`` is called when the job is submitted.
+        """
         began = time.monotonic()
         script, out, err, end = (self.folder / name for name in ("job.sh", "job.out", "job.err", "job.end"))
         script.write_text("\n".join(["#!/bin/bash", *lines, f"echo $? >{end}.partial; mv {end}.partial {end}", ""]))
         submit = [*submitting, "sbatch", "--parsable", f"--output={out}", f"--error={err}", *options, str(script)]
         submitted = self.cluster.run(submit, env=self.env)
         assert submitted.returncode == 0, submitted.stderr
+        meanwhile()
         while not end.exists():
             assert time.monotonic() - began < 120, self.cluster.run(["squeue", "--long"]).stdout
             time.sleep(0.1)

@@ -44,6 +44,7 @@ BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
         (f"{OMPI} PRTE_LAUNCHED=1 PMIX_NAMESPACE=p@1", "mpirun", "mpirun of Open MPI 5", (2, 4, 0, 2), "p@1"),
         (f"{OMPI} {BATCH} {JOBID}", "mpirun", "mpirun of Open MPI", (2, 4, 0, 2), "5-"),
         (STEP, "srun", "srun", (3, 4, 1, 2), "9-1"),
+        (f"{STEP} SLURM_RESTART_COUNT=2", "srun", "srun", (3, 4, 1, 2), "9-1-2"),
         (f"{STEP} PMIX_RANK=3", "srun", "srun", (3, 4, 1, 2), "9-1"),
         (f"{STEP} PMI_RANK=3 PMI_SIZE=4", "srun", "srun", (3, 4, 1, 2), "9-1"),
         (f"{STEP} PALS_RANKID=3 PALS_APID=a", "srun", "srun", (3, 4, 1, 2), "9-1"),

@@ -1,9 +1,9 @@
 """Which launcher started this process, as which rank: by its variables, and where they may be left over, by itself.
 
-`launchers.json` has of each launcher its variables, by which of them its job is known, what else it sets for a rank
-(`also`, a regular expression), what it is called above a rank (`parents`, another one), what it opens for one: a
-socket, an address, a PMIx server, and what it sets for a shell (`terminal`). It is believed where nothing is known of
-these.
+`launchers.json` has of each launcher its variables, by which of them its job is known and how often that was started
+again (`restarts`: the numbers of its steps then begin anew), what else it sets for a rank (`also`, a regular
+expression), what it is called above a rank (`parents`, another one), what it opens for one: a socket, an address, a
+PMIx server, and what it sets for a shell (`terminal`). It is believed where nothing is known of these.
 """
 
 import ipaddress
@@ -172,7 +172,8 @@ def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
         sizes = counts(env.get(row["local_sizes"], ""))
         node = number("node") or 0
         local_size = sizes[node] if node < len(sizes) else None
-    named = "-".join(env.get(name, "") for name in row["job"])
+    again = env.get(row.get("restarts", ""))
+    named = "-".join([env.get(name, "") for name in row["job"]] + ([again] if again else []))
     job = named if named.strip("-") else proxy() or str(os.getppid())
     return Started(row["name"], row["title"], rank, size, number("local_rank"), local_size, job)
 
