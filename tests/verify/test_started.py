@@ -250,6 +250,20 @@ def test_whether_anything_is_to_be_seen_of_a_launcher(variables: str, above: str
     assert (done.stdout.strip(), done.stderr) == (str(unseen), "")
 
 
+@pytest.mark.parametrize(("above", "kept"), [("bash", False), ("orted", True)])
+def test_ranks_are_started_without_the_variables_of_a_launcher_that_has_gone(
+    above: str, kept: bool, tmp_path: Path
+) -> None:
+    """With them, mpirun takes itself for a rank, and says that it does not support recursive calls."""
+    launcher = tmp_path / above
+    shutil.copy(shutil.which("bash") or "", launcher)
+    show = "import os; from envkit.launch.launcher import variables; "
+    show += "print('OMPI_COMM_WORLD_SIZE' in variables(os.environ))"
+    argv = [str(launcher), "-c", '"$@"; exit $?', "launcher", sys.executable, "-c", show]
+    done = subprocess.run(argv, env=told(OMPI) | {"PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(kept), "")
+
+
 def test_a_launcher_that_listens_is_not_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         env = told(f"{HYDRA} PMI_PORT=127.0.0.1:{server.getsockname()[1]}")

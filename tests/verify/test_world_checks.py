@@ -403,6 +403,23 @@ def test_each_place_where_ranks_were_stuck_is_told_with_a_rank(stacks: list[str]
     assert "outer.py" not in message
 
 
+@pytest.mark.parametrize(
+    ("said", "launcher", "phase", "case", "words"),
+    [
+        ("MPIR_pmi_init(180)....: PMI2_Job_GetId returned 14", "srun", "init", "pmi-library", "I_MPI_PMI_LIBRARY"),
+        ("*** An error occurred in MPI_Init_thread", "srun", "init", "aborted-at-start", "an srun of its own"),
+        ("*** An error occurred in MPI_Init_thread", "mpirun", "init", "aborted", "last words"),
+        ("*** An error occurred in MPI_Allreduce", "srun", "collectives_cpu", "aborted", "last words"),
+    ],
+)
+def test_how_mpi_cannot_start_under_srun(said: str, launcher: str, phase: str, case: str, words: str) -> None:
+    assert GOOD[0].started
+    by = replace(GOOD[0].started, launcher=launcher)
+    facts = [replace(one, ended=Ended(how="aborted", said=said), phase=phase, started=by) for one in GOOD]
+    result = found(facts, "rank-died")
+    assert result.case == case and words in result.remedy
+
+
 def test_ranks_that_wait_for_one_that_never_came() -> None:
     waiting = tuple(replace(one, world=None, ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3])
     result = found(waiting, "rank-hung")

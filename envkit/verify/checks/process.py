@@ -133,6 +133,7 @@ def rank_died(ranks: Ranks) -> list[Result]:
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
     case = first.ended.how if first.ended.how == "terminated" else by_words or by_signal or first.ended.how
     case = "early-message" if case == "SIGSEGV" and may_be_early_message(first, ranks) else case
+    case = "aborted-at-start" if case == "aborted" and program == "srun" and first.phase == "init" else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
     case = "outside" if case == "terminated" and healthy else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
