@@ -78,7 +78,7 @@ def test_salloc(verifying: Verifying) -> None:
 def test_a_job_that_was_killed_and_queued_again(verifying: Verifying) -> None:
     """Its steps have the numbers of those before; what their ranks have left is not counted."""
     job = verifying.folder / "job"
-    is_first = f'if [ -z "$SLURM_RESTART_COUNT" ]; then echo "$SLURM_JOB_ID" >{job}; trap "sleep 600" EXIT; fi'
+    tell = f'[ -n "$SLURM_RESTART_COUNT" ] || echo "$SLURM_JOB_ID" >{job}'
 
     def queue_again() -> None:
         verifying.await_rank("node1", "import")
@@ -86,14 +86,17 @@ def test_a_job_that_was_killed_and_queued_again(verifying: Verifying) -> None:
         verifying.cluster.run(["scancel", "--signal=KILL", f"{number}.0"])
         assert verifying.cluster.run(["scontrol", "requeue", number]).returncode == 0
         end = time.monotonic() + 60
-        while verifying.cluster.run(["scontrol", "update", f"jobid={number}", "starttime=now"]).returncode:
+        again = re.compile(r"JobState=RUNNING[\s\S]* Restarts=1")
+        while not again.search(verifying.cluster.run(["scontrol", "show", "job", number]).stdout):
             assert time.monotonic() < end, verifying.cluster.run(["squeue", "--long"]).stdout
+            verifying.cluster.run(["scontrol", "update", f"jobid={number}", "starttime=now"])  # not in two minutes
             time.sleep(0.5)
 
     ranks = " ".join(verifying.ranks())
     options = ["--nodes=2", "--ntasks-per-node=1", "--requeue", "--open-mode=truncate"]
-    start = f"srun --mpi=pmix --kill-on-bad-exit=0 {ranks} || exit 1"
-    done = verifying.batch(is_first, start, options=options, meanwhile=queue_again)
+    start = f"srun --mpi=pmix --kill-on-bad-exit=0 {ranks}; status=$?"
+    wait = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 600; (exit "$status")'
+    done = verifying.batch(tell, start, wait, options=options, meanwhile=queue_again)
     assert_passed(done, "srun", 2, 2)
     assert done.report["started"]["job"].endswith("-0-1")
     for folder in (verifying.folder / "tmp", verifying.folder / "home" / ".cache" / "envkit"):
