@@ -192,6 +192,21 @@ def test_each_host_of_a_slurm_job_has_the_tasks_that_slurm_gave_it(
     assert f" -H {slots}" in words(None, wanted, env)
 
 
+def test_a_host_that_is_named_twice_is_one() -> None:
+    assert LaunchRequest(ranks=2, hosts=(("a", 1), ("a", 1))).on == 1
+    assert LaunchRequest(ranks=2, hosts=(("a", 1), ("b", 1))).on == 2
+    assert LaunchRequest(ranks=2, nodes=3).on == 3
+    assert LaunchRequest(ranks=2).on is None
+
+
+def test_hosts_that_a_slurm_job_does_not_have(fake: Fake) -> None:
+    scontrol = fake("scontrol", "printf 'n1\\nn2.cluster\\n'")
+    env = {**JOB, "SLURM_JOB_NODELIST": "n[1-2]", "PATH": str(scontrol.parent)}
+    named = (("n1.cluster", 1), ("n2", 1), ("n3", 2), ("10.0.0.3", 1))
+    assert hosts.outside(named, env) == ("n3",)
+    assert hosts.outside(named, {"PATH": env["PATH"]}) == hosts.outside((), env) == ()
+
+
 def test_ranks_that_are_started_in_a_step_of_one_task_do_not_get_its_world() -> None:
     """As in the terminal of a notebook, which Slurm runs in a step."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
@@ -509,8 +524,14 @@ def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> No
     ("mpi", "wanted", "env", "what"),
     [
         (OPEN_MPI_4, LaunchRequest(ranks=4, hosts=HOSTS), {}, "4 ranks do not fit into 3 slots."),
-        (OPEN_MPI_4, LaunchRequest(ranks=1, nodes=2), {}, "1 ranks cannot fill 2 nodes."),
+        (OPEN_MPI_4, LaunchRequest(ranks=1, nodes=2), {}, "1 rank cannot fill 2 nodes."),
         (OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2), {}, "There are no 2 nodes here."),
+        (
+            OPEN_MPI_4,
+            LaunchRequest(ranks=4, nodes=2),
+            {**JOB, "SLURM_JOB_NUM_NODES": "1"},
+            "There are no 2 nodes here.",
+        ),
         (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "5 ranks do not fit this Slurm job."),
         (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), {}, "srun cannot be used here."),
         (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun", hosts=HOSTS), JOB, "--hosts does not go with srun."),
@@ -540,6 +561,12 @@ def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
         (OPEN_MPI_4, LaunchRequest(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
+        (
+            OPEN_MPI_4,
+            LaunchRequest(ranks=4, nodes=2),
+            {**JOB, "SLURM_JOB_NUM_NODES": "1"},
+            "This job has 1 node.",
+        ),
         (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
         (OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
         (

@@ -14,6 +14,7 @@ from envkit.jobs.job import Job, Shape, called, clock, heading, require_lines, r
 from envkit.jobs.scheduler import JobReason, JobStatus, NoAnswer
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
+from envkit.knowledge.known import known
 from envkit.system import process, toml
 from envkit.system.resources import data
 
@@ -32,9 +33,6 @@ of this command, too: the log goes to standard output, and why the job waits to 
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
 ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 VERIFYING = ("--kill-on-bad-exit=0",)
-OF_A_JOB = re.compile(  # not what a user sets for Slurm's own commands, and Slurm sets for no job
-    r"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|JWT|TIME_FORMAT|BITSTR_LEN|MPI_TYPE|PMI_KVS_NO_DUP_KEYS|PMIX_\w+)$)|SLURMD_"
-)
 FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|ArrayTaskId)=(.*)$")
 INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
@@ -162,8 +160,8 @@ def checked_array(text: str) -> str:
 
 def submit(script: bytes) -> Submitted:
     """Submit a batch script. From within a job, nothing of that goes on to the new one. Raises JobRefused."""
-    of_job = "SLURM_JOB_ID" in os.environ
-    env = {name: value for name, value in os.environ.items() if not of_job or not OF_A_JOB.match(name)}
+    in_job, of_job = "SLURM_JOB_ID" in os.environ, re.compile(known("schedulers")[NAME]["of_a_job"])
+    env = {name: value for name, value in os.environ.items() if not in_job or not of_job.match(name)}
     number, _, cluster = hand_over([SUBMITS, "--parsable"], script, table()["refusal"], env).partition(";")
     return Submitted(number=number, scheduler=NAME, cluster=cluster)
 
@@ -237,13 +235,13 @@ def explain(number: str, job_status: JobStatus) -> JobReason:
         return JobReason(
             said=f"{job_status.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number)
         )
-    row = known(job_status.reason)
+    row = why_waiting(job_status.reason)
     cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
     never = bool(row.get("never_starts"))
     return JobReason(said=job_status.reason or job_status.state, cause=cause, remedy=remedy, never_starts=never)
 
 
-def known(reason: str) -> Mapping[str, Any]:
+def why_waiting(reason: str) -> Mapping[str, Any]:
     """Return what the table says of a reason to wait; nothing where it is not in it."""
     return next((row for row in table()["reason"] if re.match(row["match"], reason)), {})
 

@@ -46,9 +46,22 @@ def of_slurm(ranks: int, nodes: int | None, env: Mapping[str, str]) -> Hosts:
     """
     if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         return ()
-    answer = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
-    names = answer.stdout.split()[: nodes or None]
+    names = names_of_slurm(env)[: nodes or None]
     return slotted(ranks, names, counts(env.get("SLURM_TASKS_PER_NODE", "")))
+
+
+def names_of_slurm(env: Mapping[str, str]) -> list[str]:
+    """Return the names of the nodes of a Slurm job; none outside of one, or where Slurm does not tell."""
+    if not (nodes := env.get("SLURM_JOB_NODELIST")):
+        return []
+    return process.capture(["scontrol", "show", "hostnames", nodes], env=env, timeout_s=20).stdout.split()
+
+
+def outside(named: Hosts, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which of these hosts, by their names, a Slurm job does not have, as far as Slurm tells."""
+    granted = {name.partition(".")[0] for name in names_of_slurm(env)} if named else set()
+    names = (host for host, _ in named if re.match("[0-9.]+$", host) is None)
+    return tuple(name for name in dict.fromkeys(names) if granted and name.partition(".")[0] not in granted)
 
 
 def in_file(ranks: int, nodes: int | None, env: Mapping[str, str]) -> Hosts:

@@ -9,11 +9,12 @@ from typing import Any
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.inside.probe.started import detect, is_shell, leftovers, variables_of, whole
+from envkit.inside.probe.started import detect, is_shell, is_unseen, leftovers, variables_of, whole
 from envkit.launch import hosts, srun_mpi
 from envkit.launch.table import table
 from envkit.machine.host import MPI_FAMILIES, physical_cores
 from envkit.machine.modules_tool import require_entered
+from envkit.report.words import count
 from envkit.system import process
 
 
@@ -29,6 +30,11 @@ class LaunchRequest:
     hosts: tuple[tuple[str, int], ...] = ()
     launcher: str = "auto"
     ends_together: bool = False
+
+    @property
+    def on(self) -> int | None:
+        """On how many nodes the ranks should be, or None where nothing says it; a host may be named twice."""
+        return self.nodes or len({host for host, _ in self.hosts}) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,13 +215,21 @@ def require_slots(wanted: LaunchRequest, env: Mapping[str, str]) -> None:
         )
     if wanted.nodes and wanted.nodes > wanted.ranks:
         raise UsageProblem(
-            what=f"{wanted.ranks} ranks cannot fill {wanted.nodes} nodes.", fix="Ask for at least one rank per node."
+            what=f"{count(wanted.ranks, 'rank')} cannot fill {wanted.nodes} nodes.",
+            fix="Ask for at least one rank per node.",
         )
     if wanted.nodes and wanted.nodes > 1 and not (wanted.hosts or hosts.in_job(env)):
         raise UsageProblem(
             what=f"There are no {wanted.nodes} nodes here.",
             why="This is not a job of a scheduler, and --hosts names none.",
             fix="Get an allocation, or name the hosts: --hosts node1:2,node2:2",
+        )
+    there = hosts.nodes(env)
+    if wanted.nodes and 0 < there < wanted.nodes and not wanted.hosts:
+        raise UsageProblem(
+            what=f"There are no {wanted.nodes} nodes here.",
+            why=f"This job has {count(there, 'node')}.",
+            fix="Ask the scheduler for more, or leave --nodes out.",
         )
     granted = hosts.slurm_slots(env)
     if granted and not wanted.hosts and wanted.ranks > granted:
@@ -249,7 +263,7 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     """
     of_step = [name for name in env if OF_A_STEP.match(name)] if env.get("SLURM_STEP_ID") else []
     here = detect(env)
-    of_shell = variables_of(here, env) if here and is_shell(here, 2) else []
+    of_shell = variables_of(here, env) if here and (is_shell(here, 2) or is_unseen(here, env)) else []
     dropped = {*leftovers(env), *of_step, *of_shell}
     settings = {name: value for name, value in env.items() if name not in dropped}
     if not re.match("(ALL)?(,|$)", env.get("SLURM_EXPORT_ENV", ""), re.IGNORECASE):

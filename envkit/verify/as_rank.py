@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -39,6 +40,7 @@ PARTING_S = 5.0
 CLOCKS_S = 0.5
 HASTE_S = 0.6
 FAILED = (1, 2, 126, 127)  # how a Python ends that cannot start the probe
+HELD = "held"
 UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
 
 
@@ -82,13 +84,41 @@ def verify_as_rank(
     meeting = session.of_ranks(started, size, options.shared)
     unseen = tuple(variables_of(started, env)) if is_unseen(started, env) else ()
     own = Attendance(target=target, started=started, size=size, options=options, meeting=meeting, unseen=unseen)
-    with process.interruptible():
+    with process.interruptible(), attending(own):
         try:
             work(own, env)
             return report(own, show) if own.is_first else await_verdict(own, show)
         except Interrupted:
             report_in_haste(own, show)
             raise
+
+
+@contextmanager
+def attending(own: Attendance) -> Iterator[None]:
+    """Hold this node's folder as one of those who are there; the first clears away what is left of others, killed ones.
+
+    They have met under the same name: in the same step of a job, or by variables that are left over.
+    """
+    lock, local = None, own.meeting.shared
+    with suppress(OSError):
+        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
+        lock = os.open(local / HELD, os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in local.iterdir():
+                if path.name != HELD:
+                    path.unlink()
+            is_alone = own.started.local_size == own.size
+            for name in (file_name(), *((ALARM,) if is_alone else ())):
+                (own.meeting.shared / name).unlink(missing_ok=True)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+            with suppress(OSError):  # NFS keeps a folder in which a file is open
+                local.rmdir()
 
 
 def work(own: Attendance, env: Mapping[str, str]) -> None:

@@ -117,8 +117,9 @@ def expected_of(
 
     return Expected(
         size=wanted.ranks,
-        nodes=wanted.nodes or len(wanted.hosts) or None,
+        nodes=wanted.on,
         granted=hosts.nodes(env),
+        outside=hosts.outside(wanted.hosts, env) if not any(run.gathered.facts for run in runs) else (),
         frameworks=(target.framework, *target.others),
         required=target.requires | frozenset(options.require),
         stacks=target.stacks_with(options.require),

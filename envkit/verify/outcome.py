@@ -122,28 +122,27 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `required` names flags, `stacks` for those that an environment of envkit's is not built with the stack that is ("":
     none is), `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
-    matter), `granted` how many nodes the job has (0: it is none, or does not tell), `shared` is the folder where they
-    met. `launcher_status` is how the launcher ended (None: somebody else's), `launcher_said` what it said, `launcher`
-    which it was and `stopped` which processes of it, or of its ranks, a signal has stopped for good. `drift` is what
-    has changed since the installation (None: unknown), `broken` the first library, program or module file that has
-    another size than it was built with, or has gone. `leftover` are variables of another launch in the environment of
-    this one, `horovod` is the folder of the package that is to be verified ("": whichever is there). `environment` is
-    what a command of envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a
-    wheel that stands in for the machine's own ("": none does). `shadows` are files of the working folder that a script
-    in it imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit
-    that (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv`
-    is the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
-    that the environment has, too, and `fixed` the versions that the environment has, by normalized name. `added` are
-    the modules that ranks import of what was added to the stack, each after its extra's name, `software` is the folder
-    of each extra, and `replaced` says which packages of the stack they have in another version. `origin` is the cache
-    that its Horovod was taken from ("": it was built).
-
+    matter), `granted` how many nodes the job has (0: it is none, or does not tell), `outside` are the named hosts that
+    it does not have, `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
+    else's), `launcher_said` what it said, `launcher` which it was and `stopped` which processes of it, or of its ranks,
+    a signal has stopped for good. `drift` is what has changed since the installation (None: unknown), `broken` the
+    first library, program or module file that has another size than it was built with, or has gone. `leftover` are
+    variables of another launch in the environment of this one, `horovod` is the folder of the package that is to be
+    verified ("": whichever is there). `environment` is what a command of envkit is told to name the environment ("":
+    envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands in for the machine's own ("": none does).
+    `shadows` are files of the working folder that a script in it imports in place of the environment's packages,
+    `cores` those that this process may use, where ranks inherit that (0: they do not), `unseen` the variables that name
+    this rank, where nothing is to be seen of a launcher. `venv` is the folder of the virtual environment that was named
+    ("": none was), `in_venv` what pip has put there of packages that the environment has, too, and `fixed` the versions
+    that the environment has, by normalized name. `added` are the modules that ranks import of what was added to the
+    stack, each after its extra's name, `software` is the folder of each extra, and `replaced` says which packages of
+    the stack they have in another version. `origin` is the cache that its Horovod was taken from ("": it was built).
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
-    are low, `places` the folders for temporary files that cannot be written to, `host_files` what of
-    the machine's MPI is not as it was installed, `mute` hosts that ssh does not reach, `ended_job` the one that the
-    variables tell of and that is none any more, `noexec` the environment's folders from which nothing may be run,
-    `interposed` preloaded libraries that define functions of MPI.
+    are low, `places` the folders for temporary files that cannot be written to, `host_files` what of the machine's MPI
+    is not as it was installed, `mute` hosts that ssh does not reach, `ended_job` the one that the variables tell of and
+    that is none any more, `noexec` the environment's folders from which nothing may be run, `interposed` preloaded
+    libraries that define functions of MPI.
     """
 
     size: int
@@ -155,6 +154,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     gpus: bool = False
     nodes: int | None = None
     granted: int = 0
+    outside: tuple[str, ...] = ()
     shared: str = ""
     launcher_status: int | None = None
     launcher_said: str = ""

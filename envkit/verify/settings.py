@@ -81,8 +81,8 @@ def ended_job(env: Mapping[str, str]) -> EndedJob | None:
     names, is_all = ancestors()
     is_below = not is_all or any(re.match("slurm|salloc|srun|sbatch", name) for name in names)
     is_over = not answer.stdout.strip() if answer.status == 0 else "Invalid job id" in answer.stderr or not is_below
-    of_slurm = tuple(sorted(name for name in env if name.startswith("SLURM_")))
-    return EndedJob(scheduler="Slurm", job=job, variables=of_slurm) if is_over else None
+    of_job = re.compile(known("schedulers")["slurm"]["of_a_job"])
+    return EndedJob(scheduler="Slurm", job=job, variables=tuple(sorted(filter(of_job.match, env)))) if is_over else None
 
 
 def lines(env: Mapping[str, str]) -> Iterator[Setting]:

@@ -11,7 +11,7 @@ import pytest
 
 from .cluster import Cluster, SharedHost
 from .conftest import STACK
-from .verifying import KEPT, SHARED_CORES, Outcome, Verifying
+from .verifying import FIRST_ALONE, KEPT, SHARED_CORES, Outcome, Verifying
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +47,17 @@ def test_a_bare_batch_script_starts_the_ranks_itself(verifying: Verifying) -> No
     done = verifying.batch(f"envkit verify {STACK} --json", options=["--nodes=2", "--ntasks-per-node=2"])
     assert_passed(done, "srun", 4, 2)
     assert "this is a Slurm job, and Open MPI and srun both speak pmix" in done.report["started"]["why"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_batch_script_that_was_submitted_in_a_step_starts_the_ranks_itself(verifying: Verifying, size: int) -> None:
+    """It has the variables of that step, by which it would be a rank of another job."""
+    submitting = ["salloc", "--quiet", "--nodes=1", f"--ntasks={size}", "srun", "--mpi=pmix", str(FIRST_ALONE)]
+    words = f"envkit verify {STACK} --json"
+    done = verifying.batch(words, options=["--nodes=2", "--ntasks-per-node=2"], submitting=submitting)
+    assert_passed(done, "srun", 4, 2)
+    assert "this is a Slurm job" in done.report["started"]["why"]
+    assert "SLURM_STEP_NUM_TASKS" in done.words("leftover")
 
 
 def test_a_batch_script_calls_mpirun(verifying: Verifying) -> None:

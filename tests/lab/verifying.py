@@ -14,6 +14,7 @@ from .cluster import Cluster
 from .conftest import STACK
 
 FAULTS = Path(__file__).with_name("faults")
+FIRST_ALONE = Path(__file__).with_name("first_alone.sh")
 KEPT = Path(__file__).with_name("kept.sh")
 SHARED_CORES = {  # by both nodes: ranks neither stay on one core nor wait without giving it up
     "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -115,12 +116,12 @@ class Verifying:
             assert time.monotonic() < end, f"no rank in {phase}"
             time.sleep(0.05)
 
-    def batch(self, *lines: str, options: Sequence[str]) -> Outcome:
-        """Have Slurm run a script, and return what came of it."""
+    def batch(self, *lines: str, options: Sequence[str], submitting: Sequence[str] = ()) -> Outcome:
+        """Have Slurm run a script, and return what came of it; ``submitting`` are the words before sbatch."""
         began = time.monotonic()
         script, out, err, end = (self.folder / name for name in ("job.sh", "job.out", "job.err", "job.end"))
         script.write_text("\n".join(["#!/bin/bash", *lines, f"echo $? >{end}.partial; mv {end}.partial {end}", ""]))
-        submit = ["sbatch", "--parsable", f"--output={out}", f"--error={err}", *options, str(script)]
+        submit = [*submitting, "sbatch", "--parsable", f"--output={out}", f"--error={err}", *options, str(script)]
         submitted = self.cluster.run(submit, env=self.env)
         assert submitted.returncode == 0, submitted.stderr
         while not end.exists():

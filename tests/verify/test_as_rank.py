@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from envkit.inside.probe.node import started_here
+from envkit.inside.probe.node import local_folder, started_here
 from envkit.inside.probe.started import Started
 from envkit.verify import as_rank
 
@@ -188,6 +188,38 @@ def test_rank_0_gives_signs_while_it_makes_the_report(tmp_path: Path, monkeypatc
     assert as_rank.heartbeat(own)
     (tmp_path / "heartbeat").unlink()
     assert not as_rank.heartbeat(own)
+
+
+def test_what_killed_ranks_have_left_does_not_count(start: Start, tmp_path: Path) -> None:
+    """The next verification in their step has the same name: it finds no more ranks, and goes on where they stopped."""
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    for rank in ranks:
+        rank.kill()
+    outcome(ranks)
+    for folder in (tmp_path / "node0").iterdir():  # the node's, and the shared one
+        (folder / "stop").touch()
+    (tmp_path / "meeting").rename(tmp_path / "meeting-before")
+    statuses, outputs, _ = outcome([start(rank, 2) for rank in range(2)])
+    assert statuses == [0, 0], outputs[0]
+    assert not list((tmp_path / "node0").iterdir())
+
+
+def test_only_the_first_rank_of_a_node_clears_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 2, "job")
+    meeting = SimpleNamespace(shared=tmp_path, name="x")
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, size=4))
+    local = Path(local_folder("x", str(tmp_path)))
+    earlier, of_first = local / "torch-0-1.jsonl", local / "torch-0-2.jsonl"
+    earlier.touch()
+    with as_rank.attending(own):
+        assert not earlier.exists()
+        of_first.touch()
+        with as_rank.attending(own):
+            assert of_first.exists()
+    with as_rank.attending(own):
+        assert not of_first.exists()
 
 
 @pytest.mark.parametrize("others", [(), ("outside-2",), ("node2.json-part",)])

@@ -75,10 +75,12 @@ def test_what_is_in_force(home: Path, tmp_path: Path) -> None:
     assert not settings.in_force({"PATH": "/usr/bin", "HOME": str(tmp_path / "nothing")})
 
 
-@pytest.mark.parametrize(("inside", "shown"), [(True, ["OMPI_MCA_btl=self", "PMIX_MCA_gds=hash"]), (False, 4)])
+@pytest.mark.parametrize(("inside", "shown"), [(True, ["OMPI_MCA_btl=self", "PMIX_MCA_gds=hash"]), (False, 5)])
 def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: list[str] | int, home: Path) -> None:
     env = {"HOME": str(home / "nothing"), "PATH": "/usr/bin", "OMPI_MCA_ess": "^singleton", "OMPI_MCA_btl": "self"}
-    env |= {"OMPI_MCA_orte_num_nodes": "1", "PMIX_MCA_gds": "hash"} | ({"OMPI_COMM_WORLD_SIZE": "2"} if inside else {})
+    env |= {"OMPI_MCA_orte_num_nodes": "1", "OMPI_MCA_orte_node_regex": "node[1:0-1]@0(2)", "PMIX_MCA_gds": "hash"} | (
+        {"OMPI_COMM_WORLD_SIZE": "2"} if inside else {}
+    )
     found = named(list(settings.variables(env, env)))
     assert found == shown if inside else len(found) == shown
 
@@ -123,6 +125,7 @@ def test_what_is_left_of_a_job_that_has_ended(squeue: str, ended: bool, tmp_path
         (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
         (tmp_path / "squeue").chmod(0o755)
     env = {"PATH": str(tmp_path), "SLURM_JOB_ID": "4711", "SLURM_NODELIST": "n1"}
+    env |= {"SLURM_CONF": "/shared/slurm.conf", "SLURM_PMIX_FENCE": "ring"}  # a user's own: no Slurm without the first
     assert named(list(settings.of_ended_job(env))) == (["SLURM_JOB_ID=4711", "SLURM_NODELIST=n1"] if ended else [])
     assert not list(settings.of_ended_job({"PATH": str(tmp_path)}))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.inside.probe import started
 from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, is_unseen, leftovers, recognise
 from envkit.launch.hosts import ranks, slurm_slots
 from envkit.launch.launcher import variables
@@ -43,6 +44,7 @@ BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
         (f"{OMPI} PRTE_LAUNCHED=1 PMIX_NAMESPACE=p@1", "mpirun", "mpirun of Open MPI 5", (2, 4, 0, 2), "p@1"),
         (f"{OMPI} {BATCH} {JOBID}", "mpirun", "mpirun of Open MPI", (2, 4, 0, 2), "5-"),
         (STEP, "srun", "srun", (3, 4, 1, 2), "9-1"),
+        (f"{STEP} SLURM_RESTART_COUNT=2", "srun", "srun", (3, 4, 1, 2), "9-1-2"),
         (f"{STEP} PMIX_RANK=3", "srun", "srun", (3, 4, 1, 2), "9-1"),
         (f"{STEP} PMI_RANK=3 PMI_SIZE=4", "srun", "srun", (3, 4, 1, 2), "9-1"),
         (f"{STEP} PALS_RANKID=3 PALS_APID=a", "srun", "srun", (3, 4, 1, 2), "9-1"),
@@ -248,9 +250,58 @@ def test_whether_anything_is_to_be_seen_of_a_launcher(variables: str, above: str
     assert (done.stdout.strip(), done.stderr) == (str(unseen), "")
 
 
+@pytest.mark.parametrize(("above", "kept"), [("bash", False), ("orted", True)])
+def test_ranks_are_started_without_the_variables_of_a_launcher_that_has_gone(
+    above: str, kept: bool, tmp_path: Path
+) -> None:
+    """With them, mpirun takes itself for a rank, and says that it does not support recursive calls."""
+    launcher = tmp_path / above
+    shutil.copy(shutil.which("bash") or "", launcher)
+    show = "import os; from envkit.launch.launcher import variables; "
+    show += "print('OMPI_COMM_WORLD_SIZE' in variables(os.environ))"
+    argv = [str(launcher), "-c", '"$@"; exit $?', "launcher", sys.executable, "-c", show]
+    done = subprocess.run(argv, env=told(OMPI) | {"PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(kept), "")
+
+
 def test_a_launcher_that_listens_is_not_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         env = told(f"{HYDRA} PMI_PORT=127.0.0.1:{server.getsockname()[1]}")
         one = detect(env)
         assert one is not None
         assert not is_unseen(one, env)
+
+
+SUBMITTER = "SLURM_JOB_ID=30 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NODEID=0 SLURM_LOCALID=0"
+
+
+@pytest.mark.parametrize(
+    ("size", "of_mpi"),
+    [(1, ""), (3, ""), (3, "PMI_RANK=2 PMI_SIZE=3"), (3, "PMIX_RANK=2 PMIX_NAMESPACE=slurm.pmix.29.0")],
+)
+@pytest.mark.parametrize("job", ["30", "31"])
+def test_a_batch_script_that_was_submitted_in_a_step_is_no_rank_of_that(
+    job: str, size: int, of_mpi: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm passes the variables of the step on; the cgroup says what this process is, of a job of that number."""
+    (tmp_path / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_{job}/step_batch/user/task_0\n")
+    monkeypatch.setattr(started, "CGROUP", str(tmp_path / "cgroup"))
+    env = told(f"{SUBMITTER} SLURM_STEP_NUM_TASKS={size} {of_mpi}")
+    if job == "30":
+        left = {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", *told(of_mpi)}
+        assert (detect(env), leftovers(env)) == (None, sorted(left))
+    elif size == 3:
+        assert detect(env) is not None
+
+
+@pytest.mark.parametrize(("step", "launcher"), [("30.batch", ""), ("30.0", "srun"), ("3.batch", "srun")])
+def test_the_title_of_slurms_daemon_says_whether_it_started_a_batch_script(
+    step: str, launcher: str, tmp_path: Path
+) -> None:
+    daemon = tmp_path / "slurmstepd"
+    shutil.copy(shutil.which("bash") or "", daemon)
+    argv = [f"slurmstepd: [{step}]", "-c", '"$@"; exit $?', "rank", sys.executable, "-I", "-c", LOOK]
+    env = told(f"{SUBMITTER} SLURM_STEP_NUM_TASKS=1") | {"PATH": os.environ["PATH"]}
+    done = subprocess.run(argv, executable=daemon, env=env, capture_output=True, text=True, check=True)
+    found, left = json.loads(done.stdout)
+    assert (found[0] if found else "", bool(left)) == (launcher, not launcher)

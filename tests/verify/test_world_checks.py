@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.system.stopped import Stopped
+from envkit.verify.causes import ranked
 from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
@@ -317,16 +318,30 @@ def test_what_tensorflow_notes_is_no_last_word(line: str) -> None:
     assert telling(said).startswith("At least one pair")
 
 
-@pytest.mark.parametrize(("launcher", "case"), [("mpirun", "other-launcher"), ("srun", "no-pmi")])
-def test_a_launcher_of_another_mpi(launcher: str, case: str) -> None:
-    """As MPICH 4.3 says it under mpirun of Open MPI, and aborts."""
+OF_MPICH = "[unset]: launcher not compatible with PMI1 client\nAbort(337242639): Fatal error in internal_Init_thread"
+OF_OPEN_MPI = (
+    'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "launcher", "case"),
+    [
+        (OF_MPICH, "mpirun", "other-launcher"),
+        (OF_MPICH, "srun", "no-pmi"),
+        (OF_OPEN_MPI, "mpiexec", "other-launcher"),  # in a job of Slurm
+        (OF_OPEN_MPI, "srun", "no-pmi"),
+    ],
+)
+def test_a_launcher_of_another_mpi(said: str, launcher: str, case: str) -> None:
+    """As MPICH 4.3 says it under mpirun of Open MPI, and aborts, and Open MPI under mpiexec of MPICH."""
     assert GOOD[0].started
-    said = "[unset]: launcher not compatible with PMI1 client\nAbort(337242639): Fatal error in internal_Init_thread"
-    ended = Ended(how="signal", signal="SIGABRT", said=said)
+    ended = Ended(how="aborted", said=said)
     facts = tuple(replace(one, ended=ended, phase="init", world=None) for one in GOOD)
     facts = tuple(replace(one, started=replace(GOOD[0].started, launcher=launcher, title="That")) for one in facts)
     result = found(facts, "rank-died")
     assert result.case == case and ("That started it" in result.cause) == (case == "other-launcher")
+    assert "None" not in result.message
 
 
 @pytest.mark.parametrize(("launcher", "phase", "words"), [
@@ -390,6 +405,23 @@ def test_each_place_where_ranks_were_stuck_is_told_with_a_rank(stacks: list[str]
     assert "outer.py" not in message
 
 
+@pytest.mark.parametrize(
+    ("said", "launcher", "phase", "case", "words"),
+    [
+        ("MPIR_pmi_init(180)....: PMI2_Job_GetId returned 14", "srun", "init", "pmi-library", "I_MPI_PMI_LIBRARY"),
+        ("*** An error occurred in MPI_Init_thread", "srun", "init", "aborted-at-start", "an srun of its own"),
+        ("*** An error occurred in MPI_Init_thread", "mpirun", "init", "aborted", "last words"),
+        ("*** An error occurred in MPI_Allreduce", "srun", "collectives_cpu", "aborted", "last words"),
+    ],
+)
+def test_how_mpi_cannot_start_under_srun(said: str, launcher: str, phase: str, case: str, words: str) -> None:
+    assert GOOD[0].started
+    by = replace(GOOD[0].started, launcher=launcher)
+    facts = [replace(one, ended=Ended(how="aborted", said=said), phase=phase, started=by) for one in GOOD]
+    result = found(facts, "rank-died")
+    assert result.case == case and words in result.remedy
+
+
 def test_ranks_that_wait_for_one_that_never_came() -> None:
     waiting = tuple(replace(one, world=None, ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3])
     result = found(waiting, "rank-hung")
@@ -409,6 +441,34 @@ def test_ranks_that_ended_early_with_an_error_are_told_from_ranks_that_were_not_
     assert "ImportError: no such library" in f"{result.message} {result.cause}"
     assert found(early, "rank-missing", launcher_said="first").case == "fewer"
     assert found(GOOD[:2], "rank-missing", launcher_said=said).case == "not-shared"
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_ranks_that_do_not_find_the_folder_where_they_meet(count: int) -> None:
+    """As where the home is on a local disk of each node: nothing that Python loads is missing."""
+    folder = "/home/me/.cache/envkit/envkit-verify-0-of-node0.1.2.abcd"
+    said = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder}/node1.json.partial'"
+    facts = [replace(one, world=None, init=None) for one in GOOD[:count]]
+    asked = replace(ASKED, size=4, launcher_said=said, launcher_status=1, shared="/home/me/.cache/envkit")
+    [first, *_] = [result for result in ranked(check(facts, asked)) if result.status is Status.FAIL]
+    assert (first.id, first.case) == ("rank-missing", "unseen-folder")
+    assert "/home/me/.cache/envkit is not shared" in first.cause and "--shared DIR" in first.remedy
+
+
+def test_a_named_host_that_the_job_does_not_have() -> None:
+    said = "All nodes which are allocated for this job are already filled."
+    asked = replace(ASKED, launcher_said=said, launcher_status=1, outside=("node1",))
+    [first, *_] = [result for result in ranked(check([], asked)) if result.status is Status.FAIL]
+    assert (first.id, first.case) == ("rank-missing", "not-granted")
+    assert "node1" in first.message and "slots" not in first.remedy
+
+
+def test_more_ranks_than_asked_for_of_one_launcher() -> None:
+    """mpirun -n 4 envkit verify -n 2: there are no two launchers."""
+    results = ranked(check(GOOD, replace(ASKED, size=2)))
+    [first, *_] = [result for result in results if result.status is Status.FAIL]
+    assert (first.id, first.case) == ("world-size", "as-started")
+    assert all("Two launchers" not in result.cause for result in results)
 
 
 def test_a_rank_that_was_stopped_is_not_its_launcher() -> None:

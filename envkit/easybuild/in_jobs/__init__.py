@@ -196,7 +196,7 @@ def hopeless(job: ModuleJob) -> bool:
     return (
         job.record.state == "PENDING"
         and not reason.startswith("Dependency")
-        and bool(slurm.known(reason).get("never_starts"))
+        and bool(slurm.why_waiting(reason).get("never_starts"))
     )
 
 
@@ -204,7 +204,7 @@ def never_starts(jobs: Sequence[ModuleJob]) -> JobRefused:
     """Cancel all jobs, for one of them never starts."""
     one = next(one for one in jobs if hopeless(one))
     left = several.cancel([other.number for other in jobs if not other.record.has_ended])
-    row = slurm.known(one.record.reason)
+    row = slurm.why_waiting(one.record.reason)
     return JobRefused(
         what=f"Job {one.number}, which builds {one.module}, would never start. "
         + (f"The jobs could not be cancelled: {left}" if left else "The jobs were cancelled."),

@@ -1,9 +1,9 @@
 """Which launcher started this process, as which rank: by its variables, and where they may be left over, by itself.
 
-`launchers.json` has of each launcher its variables, by which of them its job is known, what else it sets for a rank
-(`also`, a regular expression), what it is called above a rank (`parents`, another one), what it opens for one: a
-socket, an address, a PMIx server, and what it sets for a shell (`terminal`). It is believed where nothing is known of
-these.
+`launchers.json` has of each launcher its variables, by which of them its job is known and how often that was started
+again (`restarts`: the numbers of its steps then begin anew), what else it sets for a rank (`also`, a regular
+expression), what it is called above a rank (`parents`, another one), what it opens for one: a socket, an address, a
+PMIx server, and what it sets for a shell (`terminal`). It is believed where nothing is known of these.
 """
 
 import ipaddress
@@ -13,13 +13,15 @@ import os
 import re
 import socket
 import stat
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 LAUNCHERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launchers.json")
 PMIX = re.compile(r"PMIX_(RANK|NAMESPACE|ID|SERVER_\w+)$")
 ANSWER_S = 2.0
 NODES = 100000
 PROXY = re.compile(r"hydra_pmi_proxy|hydra_bstrap_proxy")
+OF_STEP = re.compile(r"SLURM_STEP(ID|_\w+)$")
+CGROUP = "/proc/self/cgroup"
 
 
 class Started(NamedTuple):
@@ -61,11 +63,14 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those
     that name one rank of several, and contradict no others, are believed, since ranks that are missing are noticed.
     One rank alone, one that lacks the size which its launcher tells, and launchers that contradict each other, have to
-    be seen: a launcher above this process, or what it listens at.
+    be seen: a launcher above this process, or what it listens at. What a batch script has of a step of Slurm is that
+    of the step which submitted it.
     """
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
     pairs = [(row, start) for row, start in ((row, started(row, env)) for row in rows) if start]
+    of_submitter = [start.size for row, start in pairs if row["name"] == "srun" and is_batch_script(env)]
+    pairs = [(row, start) for row, start in pairs if start.size not in of_submitter or not is_of_slurm(row)]
     chosen = pairs[0][1] if pairs else None
     is_cut = bool(pairs and pairs[0][1].size is None and "size" in pairs[0][0])
     if chosen and (chosen.size == 1 or is_cut or not all(agree(start, chosen) for _, start in pairs)):
@@ -79,7 +84,28 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     dead = {name for row in rows if row not in believed for name in names(row, env)}
     if chosen is None and not any(answers(*place) for place in pmix_servers(env)):
         dead.update(name for name in env if PMIX.match(name))
+    if of_submitter:
+        dead.update(name for name in env if OF_STEP.match(name))
     return chosen, sorted(dead - alive)
+
+
+def is_of_slurm(row: Dict[str, Any]) -> bool:
+    """Whether srun sets a launcher's variables, by itself or for an MPI."""
+    return bool(re.match("(?:%s)$" % row.get("parents", "$"), "slurmstepd"))
+
+
+def is_batch_script(env: Mapping[str, str]) -> bool:
+    """Whether this process is below the batch script of its job of Slurm, and not in a step: Slurm's daemon says it."""
+    job = env.get("SLURM_JOB_ID", "")
+    try:
+        with open(CGROUP) as stream:
+            if "/job_%s/step_batch" % job in stream.read():
+                return True
+        pid = next(pid for pid, name in processes_above() if name == "slurmstepd")
+        with open("/proc/%d/cmdline" % pid) as stream:
+            return "[%s.batch]" % job in stream.read()
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
 
 
 def variables_of(launch: Started, env: Mapping[str, str]) -> List[str]:
@@ -146,7 +172,8 @@ def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
         sizes = counts(env.get(row["local_sizes"], ""))
         node = number("node") or 0
         local_size = sizes[node] if node < len(sizes) else None
-    named = "-".join(env.get(name, "") for name in row["job"])
+    again = env.get(row.get("restarts", ""))
+    named = "-".join([env.get(name, "") for name in row["job"]] + ([again] if again else []))
     job = named if named.strip("-") else proxy() or str(os.getppid())
     return Started(row["name"], row["title"], rank, size, number("local_rank"), local_size, job)
 
@@ -165,16 +192,22 @@ def launcher_above(patterns: str) -> str:
 def ancestors() -> Tuple[List[str], bool]:
     """The names of the processes above this one, the nearest first, and whether these are all."""
     programs = []  # type: List[str]
-    pid = os.getppid()
     try:
-        while pid:
-            with open("/proc/%d/stat" % pid) as stream:
-                before, _, after = stream.read().rpartition(")")
-            programs.append(before.partition("(")[2])
-            pid = int(after.split()[1])
+        for _, name in processes_above():
+            programs.append(name)
     except (OSError, ValueError, IndexError):
         return programs, False
     return programs, True
+
+
+def processes_above() -> Iterator[Tuple[int, str]]:
+    """Yield the processes above this one, the nearest first, with names. Raises OSError for one that cannot be seen."""
+    pid = os.getppid()
+    while pid:
+        with open("/proc/%d/stat" % pid) as stream:
+            before, _, after = stream.read().rpartition(")")
+        yield pid, before.partition("(")[2]
+        pid = int(after.split()[1])
 
 
 def listens(row: Dict[str, Any], env: Mapping[str, str]) -> bool:

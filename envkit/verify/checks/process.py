@@ -33,7 +33,8 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     if count == size:
         case = "pass"
     elif count > size:
-        case = "more"
+        sizes = {facts.started.size if facts.started else None for facts in ranks.facts}
+        case = "other-number" if sizes == {count} else "more"
     elif ranks.expected.unseen and any(facts.size != size for facts in ranks.facts):
         case = "left-over"
         values["names"] = " ".join(ranks.expected.unseen)
@@ -41,6 +42,9 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         case = "no-module"
         values |= {name: text or "" for name, text in entering.groupdict().items()}
         values["said"] = last_lines(ranks.expected.launcher_said[: entering.start()])
+    elif not count and ranks.expected.outside:
+        case = "not-granted"
+        values["hosts"] = ", ".join(ranks.expected.outside)
     elif not count:
         case = fitting("rank-missing", ranks.expected.launcher_said) or "none"
         match = re.search(catalogue()["rank-missing"][case].get("pattern", ""), ranks.expected.launcher_said)
@@ -48,6 +52,8 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         line = telling(ranks.expected.launcher_said)
         values["said"] = f"it said: {line}" if line else "it said nothing"
         values["status"] = ranks.expected.launcher_status
+    elif re.search(catalogue()["rank-missing"]["unseen-folder"]["pattern"], ranks.expected.launcher_said):
+        case = "unseen-folder"
     elif not all(facts.size == size for facts in ranks.facts) and "Error" in ranks.expected.launcher_said:
         case = "ended-early"
         values["said"] = telling(ranks.expected.launcher_said)
@@ -117,14 +123,17 @@ def rank_died(ranks: Ranks) -> list[Result]:
         seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
         case = "noticed" if seen else "killed"
         return [ranks.outcome("rank-died", case, **values, noticed=seen[0].strip() if seen else "")]
-    values |= {"signal": first.ended.signal, "code": first.ended.status}
+    status = first.ended.status
+    values |= {"signal": first.ended.signal, "with_status": "" if status is None else f" with status {status}"}
     values |= {"started": first.started.title if first.started else values["launcher"]}
     by_words = fitting("rank-died", first.ended.said or "")
-    by_srun = first.started is not None and first.started.launcher == "srun"
-    by_words = "no-pmi" if by_words == "other-launcher" and by_srun else by_words
+    program = first.started.launcher if first.started else ""
+    if by_words in {"no-pmi", "other-launcher"}:
+        by_words = {"srun": "no-pmi", "mpiexec": "other-launcher"}.get(program, by_words)
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
     case = first.ended.how if first.ended.how == "terminated" else by_words or by_signal or first.ended.how
     case = "early-message" if case == "SIGSEGV" and may_be_early_message(first, ranks) else case
+    case = "aborted-at-start" if case == "aborted" and program == "srun" and first.phase == "init" else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
     case = "outside" if case == "terminated" and healthy else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
