@@ -60,7 +60,7 @@ def test_every_row_of_the_table_is_whole() -> None:
         "job_states",
     }
     for name, row in known("schedulers").items():
-        assert needed <= row.keys() <= needed | {"hosts", "asked", "nodes", "tasks_per_node", "gpus"}, name
+        assert needed <= row.keys() <= needed | {"hosts", "asked", "nodes", "tasks_per_node", "gpus", "of_a_job"}, name
     assert {path.stem for path in (PACKAGE / "jobs").glob("*.toml")} == set(registry.SCHEDULERS)
 
 
