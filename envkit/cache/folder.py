@@ -107,7 +107,6 @@ def require(named: str) -> None:
             what=f"There is no folder {folder}.",
             fix=f"Make it, for those who may push into it: mkdir -m 2775 {quote(str(folder))}",
         )
-
     if folder.stat().st_mode & stat.S_IWOTH:
         raise HostProblem(
             what=f"Nothing is put into {folder}: everybody may write to it.",
