@@ -158,6 +158,13 @@ def test_commands_tell_of_it(entry: SignedManifest, folder: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["files"].keys() == {f"{NAME}.sif"}
 
 
+def test_no_argument_that_is_kept_has_a_password(planned: Callable[..., ImageInstallation], tmp_path: Path) -> None:
+    given = (("PIP", "--index-url=https://ada:hunter2@pip.example.org/simple"), ("JOBS", "4"))
+    shown = planned(build_args=given).shown_arguments
+    assert shown == {"PIP": "--index-url=https://***@pip.example.org/simple", "JOBS": "4"}
+    assert planned(build_args=(("TOKEN", "hunter2"),), dockerfile=tmp_path / "Dockerfile").shown_arguments == {}
+
+
 def test_images_of_other_arguments_are_told_apart(
     made: ImageReceipt, prefix: Prefix, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

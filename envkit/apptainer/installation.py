@@ -38,6 +38,7 @@ from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report import words
 from envkit.report.progress import BuildProgress, say
 from envkit.sources import signature
+from envkit.sources.addresses import redact
 from envkit.sources.availability import Answers
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
@@ -442,8 +443,13 @@ class ImageInstallation:
             srun=inside.srun,
             lock=lock,
             cached=self.taken[0].origin if self.taken else None,
-            arguments=dict(self.request.build_args),
+            arguments=self.shown_arguments,
         )
+
+    @property
+    def shown_arguments(self) -> dict[str, str]:
+        """The arguments that were given, without passwords in URLs; none of a Dockerfile, which may be secrets."""
+        return {} if self.request.dockerfile else {name: redact(value) for name, value in self.request.build_args}
 
     def built(self, layer: Layer) -> receipt.BuiltLayer:
         """Return what is kept of a layer; of one that an image from a cache was not built on, its key alone."""

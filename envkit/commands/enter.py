@@ -217,11 +217,9 @@ def say_leftovers() -> None:
     """Say which variables of another launch the ranks are started without."""
     import os
 
-    from envkit.inside.probe.started import detect, is_unseen, leftovers, variables_of
+    from envkit.inside.probe.started import outlived
 
-    here = detect(os.environ)
-    gone = variables_of(here, os.environ) if here and is_unseen(here, os.environ) else []
-    if names := sorted({*leftovers(os.environ), *gone}):
+    if names := outlived(os.environ):
         echo(f"envkit: left over from another launch, and kept from the ranks: {', '.join(names)}", err=True)
 
 

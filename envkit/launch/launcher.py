@@ -9,7 +9,7 @@ from typing import Any
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
-from envkit.inside.probe.started import detect, is_shell, is_unseen, leftovers, variables_of, whole
+from envkit.inside.probe.started import detect, is_shell, outlived, variables_of, whole
 from envkit.launch import hosts, srun_mpi
 from envkit.launch.table import table
 from envkit.machine.host import MPI_FAMILIES, physical_cores
@@ -262,9 +262,9 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     has a terminal, which CPUs are its, and that it is the one rank of a world. Root gets what Open MPI wants from it.
     """
     of_step = [name for name in env if OF_A_STEP.match(name)] if env.get("SLURM_STEP_ID") else []
-    here = detect(env)
-    of_shell = variables_of(here, env) if here and (is_shell(here, 2) or is_unseen(here, env)) else []
-    dropped = {*leftovers(env), *of_step, *of_shell}
+    here = detect(env) if env.get("SLURM_STEP_ID") else None
+    of_shell = variables_of(here, env) if here and is_shell(here, 2) else []
+    dropped = {*outlived(env), *of_step, *of_shell}
     settings = {name: value for name, value in env.items() if name not in dropped}
     if not re.match("(ALL)?(,|$)", env.get("SLURM_EXPORT_ENV", ""), re.IGNORECASE):
         settings["SLURM_EXPORT_ENV"] = "ALL"  # by it srun, and an MPI's launcher that calls it, would pass on less

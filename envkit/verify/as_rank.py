@@ -103,11 +103,11 @@ def attending(own: Attendance) -> Iterator[None]:
     with suppress(OSError):
         local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
         lock = os.open(local / HELD, os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # somebody is there; or what cannot be removed, for which nobody is to wait
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for path in local.iterdir():
                 if path.name != HELD:
-                    path.unlink()
+                    files.discard(path)
             is_alone = own.started.local_size == own.size
             for name in (file_name(), *((ALARM,) if is_alone else ())):
                 (own.meeting.shared / name).unlink(missing_ok=True)

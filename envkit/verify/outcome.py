@@ -137,6 +137,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     that the environment has, by normalized name. `added` are the modules that ranks import of what was added to the
     stack, each after its extra's name, `software` is the folder of each extra, and `replaced` says which packages of
     the stack they have in another version. `origin` is the cache that its Horovod was taken from ("": it was built).
+
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
     are low, `places` the folders for temporary files that cannot be written to, `host_files` what of the machine's MPI

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -220,6 +221,25 @@ def test_only_the_first_rank_of_a_node_clears_away(tmp_path: Path, monkeypatch: 
             assert of_first.exists()
     with as_rank.attending(own):
         assert not of_first.exists()
+
+
+def test_nobody_waits_for_what_cannot_be_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rank would, for the first one to end, which waits for it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    meeting = SimpleNamespace(shared=tmp_path, name="x")
+    started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 2, "job")
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, size=4))
+    local = Path(local_folder("x", str(tmp_path)))
+    (local / "torch-0-1.jsonl").touch()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("envkit.verify.as_rank.files.discard", refuse)
+    with as_rank.attending(own):
+        lock = os.open(local / as_rank.HELD, os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as the next rank does, which then waits
+        os.close(lock)
 
 
 @pytest.mark.parametrize("others", [(), ("outside-2",), ("node2.json-part",)])

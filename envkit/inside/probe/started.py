@@ -57,6 +57,13 @@ def leftovers(env: Mapping[str, str]) -> List[str]:
     return recognise(env)[1]
 
 
+def outlived(env: Mapping[str, str]) -> List[str]:
+    """The variables of launchers that did not start this process, or have gone: nothing for ranks that it starts."""
+    found, left = recognise(env)
+    gone = variables_of(found, env) if found and is_unseen(found, env) else []
+    return sorted(set(left + gone))
+
+
 def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     """Return what `detect` and `leftovers` say.
 
