@@ -331,7 +331,8 @@ def test_what_unpacks_to_nothing_is_bounded_by_the_clock(pack: Callable[[bytes],
     log = tmp_path / "log"
     log.write_bytes(pack(b"") * 2_000_000)
     code = "from envkit.diagnose import scan; scan.AT_MOST_S = 1.0; from envkit.cli import run; raise SystemExit(run())"
-    argv, before = [sys.executable, "-c", code, "diagnose", log], resource.getrusage(resource.RUSAGE_CHILDREN)
+    argv = [sys.executable, "-c", code, "diagnose", str(log)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)  # where it waits
     after = resource.getrusage(resource.RUSAGE_CHILDREN)  # what the machine does besides counts for nothing
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 8
