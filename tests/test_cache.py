@@ -586,24 +586,24 @@ class TestManyBuilds:
                         time.sleep(0.05)
 
         monkeypatch.setattr(answers, "PATIENCE_S", 0.5)
-        wrong, began = list[str](), time.monotonic()
+        wrong, began = list[CacheInvalid](), time.monotonic()
         with serving(tmp_path, Slow) as url:
             assert not [*Place(named=url).entries(self.names(20), wrong)]
-        assert len(wrong) == 1 and "bytes came in" in wrong[0]
+        assert len(wrong) == 1 and "bytes came in" in wrong[0].why and place.is_of_server(wrong[0])
         assert time.monotonic() - began < 5
 
     def test_they_are_looked_at_for_so_long(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        entry, wrong = pushed(tree, tmp_path / "cache"), list[str]()
+        entry, wrong = pushed(tree, tmp_path / "cache"), list[CacheInvalid]()
         names = [f"Horovod--1.0-toy/{entry.id}.json"] * 3
         assert len([*entry.place.entries(names, wrong)]) == 3 and not wrong
         monkeypatch.setattr(place, "MOST_IN_ALL", 1_000_000)
         monkeypatch.setattr(place, "LOOKING_S", -1.0)
         assert not [*entry.place.entries(names, wrong)]
-        assert wrong[0].endswith("Of 3 builds 0 were looked at: it took more than -1 s.")
+        assert wrong[0].why == "Of 3 builds 0 were looked at: it took more than -1 s."
         monkeypatch.setattr(place, "LOOKING_S", 10.0)
         monkeypatch.setattr(place, "MOST_IN_ALL", 1)
         assert len([*entry.place.entries(names, wrong)]) == 1
-        assert wrong[1].endswith("Of 3 builds 1 were looked at: they have more than 0 MB.")
+        assert wrong[1].why == "Of 3 builds 1 were looked at: they have more than 0 MB."
 
     def test_a_build_that_does_not_fit_takes_little_memory(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -694,7 +694,8 @@ class TestManyBuilds:
         else:
             path.write_bytes(content + b"x")
         gone = contents.prune(entry.place, 0, dry_run=True)
-        assert gone.removed == (f"manifests/Horovod--1.0-toy/{entry.id}.json",) and not gone.unread
+        objects = {layout.object_of(entry.manifest.sha256)} if kind == "longer" else set()  # others are no files
+        assert {*gone.removed} == {f"manifests/Horovod--1.0-toy/{entry.id}.json", *objects} and not gone.unread
 
     def test_a_manifest_that_cannot_be_read_now_is_not_replaced(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -943,8 +944,20 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         assert len(entry.place.names()) == 1
         (folder / layout.object_of(entry.manifest.sha256)).write_text("damaged")
         gone = contents.prune(entry.place, 0, dry_run=False).removed
-        assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
+        assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", layout.object_of(entry.manifest.sha256)}
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
+
+    def test_a_damaged_object_that_nothing_names_is_removed_at_once(self, tree: Tree, tmp_path: Path) -> None:
+        """One that is as it should be stays for a day: somebody may be pushing it."""
+        entry, folder = pushed(tree, tmp_path / "cache"), tmp_path / "cache"
+        (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
+        path = folder / layout.object_of(entry.manifest.sha256)
+        assert contents.prune(entry.place, 0, dry_run=False).removed == ()
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert contents.prune(entry.place, 0, dry_run=True).removed == (f"objects/{path.name}",)
+        assert contents.prune(entry.place, 0, dry_run=False).size == len(content)
+        assert not path.exists()
 
     def test_what_is_bad_is_read_to_its_end_once(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -961,15 +974,15 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
                 yield chunks
 
         monkeypatch.setattr(folder, "opened", counted)
-        assert len(contents.prune(entry.place, 0, dry_run=False).removed) == 1
-        assert read.count(entry.manifest.object_name) == 1
+        assert len(contents.prune(entry.place, 0, dry_run=False).removed) == 2
+        assert read.count(entry.manifest.object_name) == 2  # as that of its build, and by its own name
 
     @pytest.mark.parametrize("again", ["same", "other"])
     def test_a_push_while_it_is_tidied_up_loses_no_object(
         self, again: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was to be removed is named anew meanwhile, by a build that is the same or needs something else."""
-        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check_source
+        entry, folder, found = pushed(tree, tmp_path / "cache"), tmp_path / "cache", contents.check_named
         (nobodys := folder / layout.object_of("0" * 64)).write_text("of no manifest")
         os.utime(nobodys, (1, 1))
         (folder / f"manifests/Horovod--1.0-toy/{entry.id}.json").unlink()
@@ -981,7 +994,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
 
         (folder / "sources").mkdir()
         (folder / "sources" / hashlib.sha256(b"x").hexdigest()).write_bytes(b"x")
-        monkeypatch.setattr(contents, "check_source", meanwhile)
+        monkeypatch.setattr(contents, "check_named", meanwhile)
         gone = contents.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"objects/{nobodys.name}",)
         assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
@@ -1316,7 +1329,7 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     bad = run("verify", folder, "--json")
     assert (bad.returncode, valid("cache verify", bad.stdout)["builds"][0]["state"]) == (4, "bad")
     assert valid("cache prune", run("prune", folder, "--dry-run", "--json").stdout)["size"] > 0
-    assert "Removed 1 file" in run("prune", folder).stdout
+    assert "Removed 2 files" in run("prune", folder).stdout
     assert run("list", folder).stdout == "There is no build.\n"
     assert run("list").returncode == 2
     assert run("verify", str(tmp_path / "none")).returncode == 4
@@ -1417,6 +1430,21 @@ class TestTaken:
         assert record is not None and record.cached is not None
         assert (record.cached.place, record.cached.id) == (str(second), good.id)
         assert manifest_of_files.damage(one.tree, [MODULE], every=True) == []
+
+    def test_a_server_that_fails_is_asked_for_nothing_more(
+        self, work: Callable[..., Any], tree: Tree, tmp_path: Path
+    ) -> None:
+        """Nor for the other builds that it has offered."""
+        self.entries(tree, tmp_path / "cache")
+        fits: dict[str, Any] = {"cpu": (), "mpi_library": "libmpi.so.40", "python": Platform.own().python}
+        pushed(tree, tmp_path / "cache", **fits, versions={"GLIBC": "2.17"})
+        with serving(tmp_path / "cache") as url:
+            one, said = work(Path("/nonexistent")), io.StringIO()
+            one.caches = place.Caches(places=(url,), keys=(), unsigned=True)
+            one.looked = cached.find_builds(one)
+            assert len([offer for offer in one.looked.offers if not offer.why_not]) == 2
+        assert not cached.take(one, Console(file=said, width=400))
+        assert said.getvalue().count("is not taken from there") == 1
 
     def test_where_none_is_good_it_is_built(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         [bad] = self.entries(tree, tmp_path / "cache")

@@ -1,5 +1,6 @@
 """The cache of builds in a bucket of S3, on a real server."""
 
+import hashlib
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from envkit.cache import bucket, contents, layout, place
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid, HostProblem
+from envkit.errors import CacheInvalid, HostProblem, NotWritable
 from envkit.install import cache_push
 from envkit.sources.fetch import fetch
 
@@ -115,14 +116,15 @@ class TestBucket:
         assert sorted(place.indexed(HERE)) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
 
     def test_what_is_removed(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        entry, nobodys = pushed(tree, tmp_path), layout.object_of("0" * 64)
-        damaged = layout.object_of(entry.manifest.sha256)
-        with (tmp_path / "packed").open("rb") as stream:
-            HERE.writable.put(HERE.named, nobodys, stream)
+        entry, content = pushed(tree, tmp_path), b"of no manifest"
+        damaged, nobodys = (
+            layout.object_of(one) for one in (entry.manifest.sha256, hashlib.sha256(content).hexdigest())
+        )
+        HERE.writable.put(HERE.named, nobodys, io.BytesIO(content))
         assert contents.prune(HERE, 0, dry_run=False).removed == ()  # somebody may be pushing it
         monkeypatch.setattr(contents, "LEFT_S", -60.0)
         assert contents.prune(HERE, 0, dry_run=True).removed == (nobodys,)
-        assert contents.prune(HERE, 0, dry_run=False).size == entry.manifest.size
+        assert contents.prune(HERE, 0, dry_run=False).size == len(content)
         (tmp_path / "damaged").write_text("damaged")
         with (tmp_path / "damaged").open("rb") as stream:
             HERE.writable.put(HERE.named, damaged, stream)
@@ -187,8 +189,19 @@ class TestBucket:
         assert run("verify", HERE.named).stdout.endswith("1 build, none bad.\n")
         assert run("prune", HERE.named, "--dry-run").stdout == "Would remove 0 files, 0 B.\n"
         refused = run("verify", "s3://Not_A_Bucket")
-        assert refused.returncode == 4
+        assert refused.returncode == 2
         assert "s3://BUCKET/FOLDER" in refused.stderr
+
+    def test_a_damaged_object_is_sent_again_once_it_is_tidied_up(self, tree: Tree, tmp_path: Path) -> None:
+        """A bucket does not tell what is in an object, so until then a push finds it there."""
+        entry, of_others = pushed(tree, tmp_path), HERE.writable
+        content = (tmp_path / "packed").read_bytes()
+        of_others.put(HERE.named, entry.manifest.object_name, io.BytesIO(bytes([content[0] ^ 1]) + content[1:]))
+        assert not publish(entry.manifest, tmp_path / "packed")
+        assert [one.state for one in contents.verified([HERE], ()).builds] == ["bad"]
+        contents.prune(HERE, 0, dry_run=False)
+        assert publish(entry.manifest, tmp_path / "packed") == {"object", "manifest"}
+        assert [one.state for one in contents.verified([HERE], ()).builds] == ["unsigned"]
 
 
 class TestRefused:
@@ -196,20 +209,57 @@ class TestRefused:
 
     def refused(self, of: Place = HERE) -> str:
         """Ask what there is, which is refused; return why."""
+        return self.refusal(of).why
+
+    def refusal(self, of: Place = HERE) -> CacheInvalid:
+        """Ask what there is, which is refused."""
         with pytest.raises(CacheInvalid) as caught:
             of.names()
         assert caught.value.exit_code == 4
-        return caught.value.why
+        return caught.value
+
+    @pytest.mark.usefixtures("settings")
+    def test_without_credentials(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Closed(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(403)
+                self.end_headers()
+                self.wfile.write(b"<Error><Code>AccessDenied</Code></Error>")
+
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        with serving(Path("/proc/nonexistent"), Closed) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            refusal = self.refusal()
+            with pytest.raises(NotWritable) as told, place.writing(HERE, "It"):
+                HERE.writable.require(HERE.named)
+        anonymous = "there are no credentials, so it was asked as anybody may"
+        assert refusal.why == f"ListObjectsV2: AccessDenied ({anonymous})."
+        assert refusal.fix.startswith("Set the credentials of somebody who may: AWS_ACCESS_KEY_ID")
+        assert told.value.fix == refusal.fix
 
     def test_a_secret_that_is_wrong(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
         why = self.refused()
-        assert "SignatureDoesNotMatch" in why
+        assert "SignatureDoesNotMatch" in why and "no credentials" not in why
         assert "a-wrong-secret" not in why
         assert settings["AWS_ACCESS_KEY_ID"] not in why
 
     def test_a_bucket_that_is_not_there(self, settings: dict[str, str]) -> None:
         assert "NoSuchBucket" in self.refused(Place(named="s3://another"))
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("AWS_ENDPOINT_URL", "127.0.0.1:9", "does not begin with http:// or https://"),
+            ("AWS_DEFAULT_REGION", "not a region", "region_name"),
+        ],
+    )
+    def test_a_setting_that_is_none(
+        self, name: str, value: str, says: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        assert settings and says in self.refused()
 
     def test_no_server(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@127.0.0.1:9")
@@ -344,6 +394,7 @@ class TestRefused:
         entry = pushed(tree, tmp_path)
         with serving(tmp_path, Cut) as url:
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-            with pytest.raises(CacheInvalid):
+            with pytest.raises(CacheInvalid) as told:
                 put(entry, tmp_path / OTHER)
+        assert place.is_of_server(told.value) and "broken off" in told.value.why
         assert below(tmp_path / OTHER) == set()

@@ -131,7 +131,11 @@ class TestTaken:
         assert files_in(tmp_path / "new") == TEXTS
 
     def test_no_such_place(self, there: Place, tmp_path: Path) -> None:
-        gone = [Place(named=str(tmp_path / "gone")), Place(named="http://127.0.0.1:9"), Place(named="s3://Not_One")]
+        gone = [
+            Place(named=str(tmp_path / "gone")),
+            Place(named="http://127.0.0.1:9"),
+            Place(named="oci://127.0.0.1:9/x"),
+        ]
         get(tmp_path / "new", [*gone, there])
         assert files_in(tmp_path / "new") == TEXTS
 

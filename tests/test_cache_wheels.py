@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envkit.binary import bytecode
-from envkit.cache import fit, manifest, offers, pack, place, unpack, wheels
+from envkit.cache import compile_python, fit, manifest, offers, pack, place, unpack, wheels
 from envkit.cache.manifest import Manifest, WheelFiles
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -227,6 +227,23 @@ class TestMoved:
         changed = {name for name, file in first.files.items() if second.files[name].sha256 != file.sha256}
         assert second.wheels == first.wheels and second.files.keys() == first.files.keys()
         assert all(name.endswith("RECORD") for name in changed)  # it has digests of texts with the prefix in them
+
+    def test_what_else_a_process_holds_does_not_count(self, installed: Installed) -> None:
+        """Python marks a string that somebody else refers to, too, which is another byte."""
+        names = {f"{TOP}/{SITE}/alpha/__init__.py"}
+        [(_, before)] = wheels.compiled(installed.tree, names)
+        held = [*marshal.loads(before[bytecode.HEADER :]).co_names]
+        [(_, after)] = wheels.compiled(installed.tree, names)
+        text = files.read(installed.tree.root / next(iter(names)))
+        here = marshal.dumps(compile(text, next(iter(names)), "exec", dont_inherit=True, optimize=0))
+        assert held and before == after
+        assert len(before) == bytecode.HEADER + len(here)  # the same code, whatever is marked
+
+    def test_a_compiler_that_fails_is_said(self, installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compile_python, "__file__", "/nonexistent")
+        with pytest.raises(HostProblem, match="could not be compiled") as told:
+            [*wheels.compiled(installed.tree, {f"{TOP}/{SITE}/alpha/__init__.py"})]
+        assert "can't open file '/nonexistent'" in told.value.why
 
     def test_what_was_changed_after_pip_is_as_it_was_changed(self, installed: Installed, tmp_path: Path) -> None:
         site = installed.tree.root / TOP / SITE

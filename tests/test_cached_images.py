@@ -21,7 +21,7 @@ from envkit.apptainer.installation import ImageInstallation
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import contents, manifest, oci, unpack
 from envkit.cache.manifest import Ci, Manifest, PackedFile
-from envkit.cache.offers import FoundBuilds, lines
+from envkit.cache.offers import NO_KEYS, FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
 from envkit.cli import run
 from envkit.environments import filelocks, receipt
@@ -34,6 +34,7 @@ from envkit.machine.runtime import Runtime
 from envkit.planning import preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
+from envkit.report.progress import SILENT
 from envkit.sources.fetch import Source
 from envkit.system.files import sha256
 from envkit.verify import last
@@ -123,13 +124,14 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
 
 def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
     """The image first, and of nothing that is there already that it is sent."""
-    said = list[str]()
-    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
-    assert said == []
+    said = io.StringIO()
+    console = Console(file=said, width=400)
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, console=console, has_layers=True)
+    assert said.getvalue() == ""
     shutil.rmtree(folder / "objects")
-    cache_push.push(prefix, NAME, Place(named=str(folder)), None, tell=said.append, has_layers=True)
+    cache_push.push(prefix, NAME, Place(named=str(folder)), None, console=console, has_layers=True)
     size = Path(layered.image).stat().st_size
-    assert said == [f"Pushing {NAME}, {size} B", f"{NAME} is there after 0 s"]
+    assert said.getvalue().splitlines() == [f"Pushing {NAME}, {size} B", f"{NAME} is there after 0 s"]
 
 
 def test_an_object_that_was_there_already_is_not_said_to_be_pushed(
@@ -298,7 +300,8 @@ def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack
 
     none = "none of your keys ('cache.keys') has signed it"
     assert verdict("theirs") == verdict("mine", "theirs") == (True, ())
-    assert verdict("mine") == verdict() == (False, (none,))
+    assert verdict("mine") == (False, (none,))
+    assert verdict() == (False, (NO_KEYS,))
     path = folder / f"manifests/{NAME}/{pushed.id}.json"
     path.write_bytes(path.read_bytes().replace(platform.node().encode(), b"elsewhere"))
     assert verdict("theirs") == (False, (none,))
@@ -368,11 +371,11 @@ def test_it_is_copied_from_one_cache_into_another(entry: SignedManifest, folder:
     new.mkdir()
     caches = Caches(places=(str(folder),), keys=(), unsigned=True)
     done = cache_pull.copied(
-        [entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"), {}
+        [entry], Place(named=str(new)), caches, replace(here(), machine=MACHINE, python="3.99"), {}, SILENT
     )
     assert done.state == "copied"
     assert (new / entry.manifest.object_name).read_bytes() == (folder / entry.manifest.object_name).read_bytes()
-    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"), {})
+    other = cache_pull.copied([entry], Place(named=str(new)), caches, replace(here(), machine="s390x"), {}, SILENT)
     assert other.state == "unfit"
 
 

@@ -2,13 +2,16 @@ import errno
 import io
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from envkit.errors import NotWritable
-from envkit.report.progress import BuildProgress, Events, clock, say
+from envkit.report import progress
+from envkit.report.progress import SILENT, BuildProgress, Events, TransferProgress, clock, say
 from envkit.sources.fetch import FetchEvent, FetchState
 from envkit.sources.progress import FetchProgress
 
@@ -146,3 +149,54 @@ def test_nothing_fetched_is_nothing_said(console: Console, said: io.StringIO) ->
     with FetchProgress(console):
         pass
     assert said.getvalue() == ""
+
+
+class TestTransfer:
+    """How much of a file has been sent or fetched."""
+
+    def test_the_line(self, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+        done = [0]
+        shown = TransferProgress(console, "Pushing it", 40 << 20, lambda: done[0])
+        shown.began = 1000.0
+        for now, so_far, line in (
+            (1000.0, 0, "Pushing it: 0 B of 40 MiB, 0:00 elapsed"),
+            (1005.5, 10 << 20, "Pushing it: 10 MiB of 40 MiB, 0:05 elapsed, about 0:16 left"),
+            (1009.0, 50 << 20, "Pushing it: 40 MiB of 40 MiB, 0:09 elapsed"),
+        ):
+            monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+            done[0] = so_far
+            assert shown.line() == line
+
+    @pytest.mark.parametrize("is_terminal", [False, True])
+    def test_it_is_shown_while_it_lasts(
+        self, is_terminal: bool, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "LOOK_S", 0.01)
+        monkeypatch.setattr(progress, "QUIET_S", 0.0)
+        looked = threading.Event()
+
+        def done() -> int:
+            if said.getvalue():
+                looked.set()
+            return 10
+
+        with TransferProgress(
+            Console(file=said, width=100, force_terminal=is_terminal), "Pushing it", 20, done
+        ) as shown:
+            assert looked.wait(30)
+        text = said.getvalue()
+        assert "Pushing it: 10 B of 20 B, 0:00 elapsed" in text
+        assert not shown.thread.is_alive()
+
+    def test_nothing_is_shown_where_it_is_quick_or_silent(self, said: io.StringIO, console: Console) -> None:
+        for where in (console, SILENT, Console(file=said, quiet=True, force_terminal=True)):
+            with TransferProgress(where, "Pushing it", 20, lambda: 10):
+                pass
+        assert said.getvalue() == ""
+
+    def test_an_output_that_is_full_does_not_end_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(progress, "LOOK_S", 0.01)
+        monkeypatch.setattr(progress, "QUIET_S", 0.0)
+        with TransferProgress(Console(file=Full()), "Pushing it", 20, lambda: 10) as shown:
+            shown.thread.join(30)
+            assert not shown.thread.is_alive()

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from rich.console import Console
@@ -22,13 +21,13 @@ from envkit.apptainer.image_plan import DEBIAN, IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import Manifest, folder_of, layer_name
 from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
-from envkit.cache.place import Caches, SignedManifest
+from envkit.cache.place import Caches, Looking, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report import words
-from envkit.report.progress import BuildProgress, say
+from envkit.report.progress import TransferProgress, say
 from envkit.system import process, record
 from envkit.system.files import discard, read, replace, sha256, write
 
@@ -57,24 +56,18 @@ def find(
     if not wanted:
         return FoundBuilds()
     folders = {folder_of(name) for name in wanted}
-    offers, wrong, none = list[Offer](), list[str](), list[str]()
-    for place in caches.kept:
-        if place.is_remote and request.offline:
-            continue
-        names = list[str]()
-        try:
-            names = [name for name in place.names() if name.partition("/")[0] in folders]
-            none += [] if names else [place.shown]
-        except CacheInvalid as error:
-            wrong.append(f"{error.what} {error.why}")
-        for entry in place.entries(names, wrong):
-            if layer := wanted.get(entry.manifest.module):
-                offers.append(judged(entry, [*unfit(entry, layer, machine, plan or layers)], caches))
+    places = (place for place in caches.kept if not (place.is_remote and request.offline))
+    looking = Looking(places, folders)
+    offers = [
+        judged(entry, [*unfit(entry, layer, machine, plan or layers)], caches)
+        for entry in looking
+        if (layer := wanted.get(entry.manifest.module))
+    ]
     order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong), none=tuple(none))
+    return FoundBuilds.of(offers, looking)
 
 
 def unfit(entry: SignedManifest, layer: Layer, machine: str, plan: Sequence[Layer]) -> Iterator[str]:
@@ -106,23 +99,6 @@ def difference(manifest: Manifest, layer: Layer, plan: Sequence[Layer]) -> str:
             base = "" if DEBIAN in made else ", or another base"
             return f"{called} has another recipe, other arguments or files{base}{other}"
     return OTHER
-
-
-@dataclass(kw_only=True)
-class Shown:
-    """A file that says how much has been written to it."""
-
-    stream: IO[bytes]
-    progress: BuildProgress
-    size: int
-    done: int = 0
-
-    def write(self, chunk: bytes) -> int:
-        """Write, and say so."""
-        self.done += len(chunk)
-        self.progress.on({"event": "step", "step": f"{words.size(self.done)} of {words.size(self.size)}"})
-        self.progress.tick()
-        return self.stream.write(chunk)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +199,8 @@ def put(entry: SignedManifest, target: Path, name: str, console: Console) -> Non
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     discard(partial)
     try:
-        with BuildProgress(console, [name], {}) as progress, partial.open("xb") as stream:
-            progress.on({"event": "begin", "module": name})
-            unpack.fetch(entry, Shown(stream=stream, progress=progress, size=size))
+        with partial.open("xb") as stream, TransferProgress(console, f"Taking {name}", size, stream.tell):
+            unpack.fetch(entry, stream)
         make_own(partial)
         replace(partial, target)
     finally:

@@ -19,6 +19,12 @@ from envkit.errors import HostProblem
 NAMED = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
 )
+FORM = "A bucket is named s3://BUCKET or s3://BUCKET/FOLDER, in small letters, digits, . and -."
+ANONYMOUS = "there are no credentials, so it was asked as anybody may"
+NO_ENDPOINT = (
+    "The endpoint (AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config) does not begin with http:// or https://"
+)
+BROKEN_OFF = "the connection was broken off"
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
 MOST_FILES = 100_000
@@ -27,31 +33,37 @@ CODE = re.compile(r"[A-Za-z0-9.]{1,80}", re.ASCII)
 SHOWN = (
     *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "SSLError"),
     *("ProxyConnectionError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ConfigNotFound"),
+    "InvalidRegionError",
 )  # the errors of botocore that have no more of a setting in them than an address
 HIDDEN = "{}; what it says is not shown, since a password may be in it: look at AWS_*, ~/.aws and the proxies"
-NO_SUCH, TOO_LARGE = 404, "EntityTooLarge"
+NO_SUCH, NOT_ALLOWED, TOO_LARGE = 404, (401, 403), "EntityTooLarge"
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.answers import AbsentError, RefusedError, TransientError, UnreachableError
+    from envkit.sources.answers import AbsentError, LoginError, RefusedError, TransientError, UnreachableError
     from envkit.sources.connection import TRANSIENT_STATUS
 
     try:
         from botocore import exceptions
         from botocore.exceptions import BotoCoreError, ClientError
-        from urllib3.exceptions import HTTPError
+        from urllib3.exceptions import HTTPError, ProtocolError
     except ImportError as error:
         raise RefusedError("A bucket takes the Python package boto3: pip install 'envkit[s3]'") from error
     try:
         yield
     except ClientError as error:
-        kind = TransientError if status_of(error) in TRANSIENT_STATUS else RefusedError
-        raise (AbsentError if status_of(error) == NO_SUCH else kind)(told(error)) from error
+        kind: type[RefusedError] = TransientError if status_of(error) in TRANSIENT_STATUS else RefusedError
+        kind = AbsentError if status_of(error) == NO_SUCH else kind
+        raise (LoginError if status_of(error) in NOT_ALLOWED else kind)(told(error)) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        raise LoginError(told(error)) from error
     except exceptions.ConnectionError as error:
         raise UnreachableError(told(error)) from error
+    except (exceptions.ResponseStreamingError, exceptions.IncompleteReadError, ProtocolError) as error:
+        raise UnreachableError(BROKEN_OFF) from error
     except (BotoCoreError, HTTPError) as error:
         raise TransientError(told(error)) from error
     except (AttributeError, LookupError, TypeError, ArithmeticError, ValueError, RuntimeError) as error:
@@ -72,7 +84,8 @@ def told(error: Exception) -> str:
 
     if isinstance(error, exceptions.ClientError):
         code = str(error.response.get("Error", {}).get("Code", ""))
-        return f"{error.operation_name}: {code if CODE.fullmatch(code) else 'it is refused'}"
+        said = f"{error.operation_name}: {code if CODE.fullmatch(code) else 'it is refused'}"
+        return f"{said} ({ANONYMOUS})" if status_of(error) in NOT_ALLOWED and is_anonymous() else said
     shown = tuple(getattr(exceptions, name) for name in SHOWN)
     return redact(str(error)).rstrip(".") if isinstance(error, shown) else HIDDEN.format(type(error).__name__)
 
@@ -83,14 +96,26 @@ def reached(named: str) -> tuple[Any, str, str]:
 
     match = NAMED.fullmatch(named)
     if match is None:
-        raise RefusedError("A bucket is named s3://BUCKET or s3://BUCKET/FOLDER")
+        raise RefusedError(FORM.rstrip("."))
     try:
-        s3 = client(tuple(entry for entry in os.environ.items() if OF_CLIENT.match(entry[0])))
+        s3 = client(settings())
     except (OSError, ValueError) as error:  # an endpoint that is none, a program for credentials that is another
-        raise RefusedError(told(error)) from error
+        raise RefusedError(NO_ENDPOINT if "Invalid endpoint" in str(error) else told(error)) from error
     if not is_plain(s3.meta.endpoint_url):
         raise RefusedError(HIDDEN.format("The endpoint is no address"))
     return s3, match["bucket"], f"{match['folder']}/" if match["folder"] else ""
+
+
+def settings() -> tuple[tuple[str, str], ...]:
+    """Return the variables that a client follows."""
+    return tuple(entry for entry in os.environ.items() if OF_CLIENT.match(entry[0]))
+
+
+def is_anonymous() -> bool:
+    """Say whether there are no credentials."""
+    from botocore import UNSIGNED
+
+    return client(settings()).meta.config.signature_version is UNSIGNED
 
 
 def is_plain(url: str) -> bool:

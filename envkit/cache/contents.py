@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from shlex import quote
 from typing import Literal
@@ -12,7 +12,7 @@ import msgspec
 from envkit.cache import layout, place, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
-from envkit.cache.place import Place, SignedManifest
+from envkit.cache.place import Looking, Place, SignedManifest
 from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.sources import signature
 
@@ -86,23 +86,17 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
-def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
-    """Return every build in some caches without its files, the last built first, and what cannot be read."""
-    found, wrong = list[SignedManifest](), list[str]()
-    for one in places:
-        try:
-            names = one.names()
-        except CacheInvalid as error:
-            wrong.append(f"{error.what} {error.why}")
-            continue
-        found += [entry.without_files for entry in one.entries(names, wrong)]
-    return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
+def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], Looking]:
+    """Return every build in some caches without its files, the last built first, and the look at them."""
+    looking = Looking(places)
+    found = [entry.without_files for entry in looking]
+    return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), looking
 
 
 def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
     """Return what there is in some caches."""
-    found, wrong = entries(places)
-    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
+    found, looking = entries(places)
+    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(looking.wrong))
 
 
 def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
@@ -127,9 +121,9 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 
     Raises CacheInvalid for one that is there and cannot be read.
     """
-    found, wrong = entries(places)
+    found, looking = entries(places)
     fitting = {one.id: one for one in found if one.id.startswith(wanted)}
-    for place_of in places if wrong and not fitting else ():
+    for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()
         with suppress(CacheInvalid):
             names = place_of.names()
@@ -139,7 +133,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     if len(fitting) != 1:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
-            why="\n".join(wrong),
+            why="\n".join(looking.wrong),
             fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
         )
     [one] = fitting.values()
@@ -149,7 +143,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
     """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
     checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
-    sources = [check_source(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
+    sources = [check_named(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
     return Verified(builds=tuple(checked), sources=tuple(sources))
 
 
@@ -168,11 +162,14 @@ def is_source(build: Stored) -> bool:
     return layout.SOURCE.fullmatch(build.name) is not None
 
 
-def check_source(of: Place, build: Stored) -> CheckedSource:
-    """Read a source to its end: its name is its SHA-256. Raises CacheInvalid where it is the server that fails."""
+def check_named(of: Place, build: Stored) -> CheckedSource:
+    """Read a source, or an object, to its end: its name is its SHA-256.
+
+    Raises CacheInvalid where it is the server that fails.
+    """
     from envkit.sources.connection import LIMIT_BYTES
 
-    sha256, digest, wrong, was_read = build.name.rpartition("/")[2], hashlib.sha256(), "", True
+    sha256, digest, wrong, was_read = layout.sha256_of(build.name), hashlib.sha256(), "", True
     try:
         with of.opened(build.name, LIMIT_BYTES) as chunks:
             for chunk in chunks:
@@ -220,7 +217,7 @@ def is_damaged(done: Checked | CheckedSource) -> bool:
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:
     """Say whether what was found to be bad is as it was, its object included: it is not read to its end again."""
-    if bad.name not in same or is_source(bad):
+    if bad.name not in same or not bad.name.startswith("manifests/"):
         return bad.name in same
     try:
         return of.entry(bad.name.removeprefix("manifests/")).manifest.object_name in same
@@ -254,6 +251,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             elif not is_source(one):
                 kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
         old += [one for one in there.values() if is_unused(one, kept)]
+        bad += [] if of.is_registry else damaged_objects(of, there.values(), {*kept, *(one.name for one in old)})
         with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
             now = {one.name: one for one in store.stored(of.named)}
             same = {name for name, one in there.items() if now.get(name) == one}
@@ -285,9 +283,24 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
 
 
+def damaged_objects(of: Place, there: Iterable[Stored], known: Container[str]) -> list[Stored]:
+    """Return the objects of a folder or a bucket that are not what their names say, but for those that are ``known``.
+
+    A push would find them there by their names, and send nothing in their place.
+    Raises CacheInvalid where it is the server that fails.
+    """
+    objects = (one for one in there if layout.OBJECT.fullmatch(one.name) and one.name not in known)
+    return [one for one in objects for state in [check_named(of, one)] if state.read and state.wrong]
+
+
 def looked_at(of: Place, one: Stored) -> Checked | CheckedSource:
-    """Read a build, by the file of its manifest, or a source. Raises CacheInvalid where it is the server that fails."""
-    return check_source(of, one) if is_source(one) else check(of, one.name.removeprefix("manifests/"), ())
+    """Read a build, by the file of its manifest, or what is called by its SHA-256: a source, an object.
+
+    Raises CacheInvalid where it is the server that fails.
+    """
+    if one.name.startswith("manifests/"):
+        return check(of, one.name.removeprefix("manifests/"), ())
+    return check_named(of, one)
 
 
 def is_unused(build: Stored, kept: Collection[str]) -> bool:

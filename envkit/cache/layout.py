@@ -18,6 +18,7 @@ import msgspec
 
 NAME = re.compile(r"(?P<module>[A-Za-z0-9_][\w.+@=~-]*)/(?P<key>[0-9a-f]{64})\.json", re.ASCII)
 SOURCE = re.compile(r"sources/[0-9a-f]{64}")
+OBJECT = re.compile(r"objects/[0-9a-f]{64}\.(tar\.zst|sif)")
 OWN = re.compile(
     r"index\.json|objects/[0-9a-f]{64}\.(tar\.zst|sif)|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
     r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
@@ -82,6 +83,11 @@ class Writable(Store, Protocol):
 def object_of(sha256: str, *, is_image: bool = False) -> str:
     """Return where an object lies in a place."""
     return f"objects/{sha256}.{'sif' if is_image else 'tar.zst'}"
+
+
+def sha256_of(name: str) -> str:
+    """Return the SHA-256 that an object or a source of a place is called by."""
+    return name.rpartition("/")[2].partition(".")[0]
 
 
 def source_of(sha256: str) -> str:

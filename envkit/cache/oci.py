@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from envkit.cache import manifest
-from envkit.cache.layout import CONNECT_S, INDEX, PIECE, SLOWEST, Stored, object_of, source_of
+from envkit.cache.layout import CONNECT_S, INDEX, PIECE, SLOWEST, Stored, object_of, sha256_of, source_of
 from envkit.system import record
 
 T = TypeVar("T")
@@ -49,9 +49,13 @@ IMAGE, EMPTY = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oc
 CREATED = "org.opencontainers.image.created"
 CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
 LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # reached without TLS, as other clients do
-LOGINS = ("~/.apptainer/docker-config.json", "~/.config/containers/auth.json")  # beside ~/.docker/config.json
+LOGINS = ("~/.docker/config.json", "~/.apptainer/docker-config.json", "~/.config/containers/auth.json")
+FORM = "A registry is named oci://HOST/NAME, in small letters: the name of a repository, such as site/envkit."
+WANTED = "{} wants a login, and none for it is kept here"
+REFUSED = "{} refuses the login that is kept here, or does not allow it this"
 UNKNOWN = "NAME_UNKNOWN"  # what a registry says of a repository that it does not have
-NO_SUCH, UNAUTHORIZED, SERVER_ERROR = 404, 401, 500
+NO_SUCH, UNAUTHORIZED, FORBIDDEN, SERVER_ERROR = 404, 401, 403, 500
+NO_ANSWER = "Cannot respond to request for authentication"  # as oras-py says that it got no token
 AGAIN_S = (0.2, 1.0)
 # What a registry says of a manifest while another push writes the link of a blob anew; it is asked again then (s).
 HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
@@ -100,6 +104,14 @@ class Artifact(msgspec.Struct, frozen=True):
         return next((blob for blob in self.layers if blob.mediaType == kind), None)
 
 
+class LoginFile(msgspec.Struct, frozen=True):
+    """A file that logins are kept in, as far as it is read by oras-py."""
+
+    auths: dict[str, dict[str, Any]] = {}
+    credHelpers: dict[str, str] = {}  # noqa: N815  (as docker calls it)
+    credsStore: str | None = None  # noqa: N815
+
+
 class Tags(msgspec.Struct, frozen=True):
     """A page of the tags of a repository."""
 
@@ -127,9 +139,10 @@ class Reached:
 
         match = NAMED.fullmatch(named)
         if match is None:
-            raise RefusedError("A registry is named oci://HOST/NAME, in small letters")
+            raise RefusedError(FORM.rstrip("."))
+        self.host = match["host"]
         with understood():
-            self.client = client(match["host"], tuple(sorted(logins())))
+            self.client = client(self.host, tuple(sorted(logins())))
         self.at = f"{self.client.prefix}://{match['host']}/v2/{match['name']}"
 
     def ask(self, method: str, what: str, *good: int, **given: Any) -> Any:
@@ -159,16 +172,31 @@ class Reached:
             is_passing = answer.status_code >= SERVER_ERROR or answer.status_code in TRANSIENT_STATUS
             kind: type[RefusedError] = TransientError if is_passing else RefusedError
             kind = AbsentError if answer.status_code == NO_SUCH else kind
-            raise kind(f"{method} {what.partition('?')[0]}: {told(answer)}")
+            said = f"{method} {what.partition('?')[0]}: {told(answer)}"
+            if answer.status_code in (UNAUTHORIZED, FORBIDDEN):
+                raise self.not_allowed(said)
+            raise kind(said)
         return answer
+
+    def not_allowed(self, said: str) -> Exception:
+        """Return what to raise where a login is wanted, or another one."""
+        from envkit.sources.answers import LoginError
+
+        text = REFUSED if getattr(self.client.auth, "_basic_auth", "") else WANTED
+        return LoginError(f"{text.format(self.host)} ({said})")
 
     def answer(self, method: str, url: str, headers: Mapping[str, str] | None = None, **given: Any) -> Any:
         """Return what the registry answers; a password goes with each request, since content is sent once."""
         auth = self.client.auth
         login = {} if hasattr(auth, "token") else auth.get_auth_header() if hasattr(auth, "_basic_auth") else {}
         once = inspect.unwrap(type(self.client).do_request)  # oras-py itself tries for two minutes
-        with understood():
-            return once(self.client, url, method, headers={**login, **(headers or {})}, **given)
+        try:
+            with understood():
+                return once(self.client, url, method, headers={**login, **(headers or {})}, **given)
+        except ValueError as error:
+            if NO_ANSWER in str(error):
+                raise self.not_allowed("it gives no token") from error
+            raise
 
     def tagged(self, tag: str) -> Artifact:
         """Return the artifact of a tag."""
@@ -275,16 +303,21 @@ def logins() -> Iterator[str]:
 
 @cache
 def client(host: str, files: tuple[str, ...]) -> Any:
-    """Return the client of a registry, which knows how to log in there. Raises RequestException, ValueError."""
+    """Return the client of a registry, which knows how to log in there.
+
+    Raises LoginError where a login is wanted and there is none, RequestException, ValueError.
+    """
     from oras import logger, provider
     from oras.container import Container
     from requests import Session
     from requests.adapters import HTTPAdapter
 
-    from envkit.sources.answers import MOST_SAID, PATIENCE_S, begun
+    from envkit.sources.answers import MOST_SAID, PATIENCE_S, LoginError, begun
 
     class Patient(HTTPAdapter):
         def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
+            if hasattr(request.body, "seek"):  # with another token it is sent again
+                request.body.seek(0)
             send = partial(super().send, request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
             answer = begun(send, CONNECT_S, getattr(request.body, "tell", int))
             # Those are read all at once by requests and oras-py, however much and slow, or left open.
@@ -302,10 +335,22 @@ def client(host: str, files: tuple[str, ...]) -> Any:
     registry = provider.Registry(host, insecure=is_local, auth_backend="basic" if kind == "basic" else "token")
     for scheme in ("http://", "https://"):
         registry.session.mount(scheme, Patient())
+    for file in files:
+        require_logins(Path(file))
     registry.auth.load_configs(Container(f"{host}/envkit"), configs=[*files])
     if kind == "basic" and not getattr(registry.auth, "_basic_auth", ""):
-        raise ValueError(f"{host} wants a login: apptainer registry login, docker login or podman login")
+        raise LoginError(WANTED.format(host))
     return registry
+
+
+def require_logins(path: Path) -> None:
+    """Require that a file of logins can be read. Raises ValueError."""
+    try:
+        record.read(path, LoginFile)
+    except OSError as error:
+        raise ValueError(f"{path}, which keeps logins, cannot be read: {error.strerror}") from error
+    except record.RecordInvalid as error:
+        raise ValueError(f"{path} does not keep logins as docker does: {error}") from error
 
 
 def tag_of(name: str) -> str:
@@ -419,11 +464,6 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
         reached.send(io.BytesIO(text), len(text), own["digest"])
         kind = IMAGE_OBJECT if build.is_image else MODULE_OBJECT
         reached.tag(tag, ARTIFACT, [own, described(kind, build.size, build.sha256)])
-
-
-def sha256_of(name: str) -> str:
-    """Return the SHA-256 that a file of a place is called by."""
-    return name.rpartition("/")[2].partition(".")[0]
 
 
 def described(kind: str, size: int, sha256: str) -> dict[str, Any]:

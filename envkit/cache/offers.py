@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from shlex import quote
+from typing import Self
 
 from envkit.cache.manifest import Manifest
-from envkit.cache.place import UNCHECKED, Caches, SignedManifest, signer
+from envkit.cache.place import UNCHECKED, Caches, Looking, Place, SignedManifest, signer
 from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
 from envkit.report import words
@@ -14,6 +15,7 @@ from envkit.sources import signature
 from envkit.system.files import at_home
 
 SHOWN = 5  # builds that do not fit
+NO_KEYS = "you have no keys to check its signature by ('cache.keys' in your configuration)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +38,25 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBuilds:
-    """The offers of caches, the nearest that fits first, what is wrong with caches, and which have ``none`` of it."""
+    """The offers of caches, the nearest that fits first, what is wrong with caches, and which have ``none`` of it.
+
+    The servers of those that have ``failed`` are asked for nothing more.
+    """
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
+    failed: frozenset[Place] = frozenset()
+
+    @classmethod
+    def of(cls, offers: Sequence[Offer], looking: Looking) -> Self:
+        """Return the offers of caches that were looked at, but for those whose server has failed meanwhile."""
+        return cls(
+            offers=tuple(offer for offer in offers if offer.entry.place not in looking.failed),
+            wrong=tuple(looking.wrong),
+            none=tuple(place.shown for place in looking.none),
+            failed=frozenset(looking.failed),
+        )
 
     @property
     def taken(self) -> dict[str, Offer]:
@@ -62,10 +78,16 @@ def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
     """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
     if not entry.signed.signature:
         return ""
-    if keys and not signature.can_check():
+    if not keys:
+        return NO_KEYS
+    if not signature.can_check():
         return f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
-    unusable = [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
-    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
+    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable(keys)])
+
+
+def unusable(keys: Sequence[str]) -> list[str]:
+    """Say of each public key that can verify nothing why that is so."""
+    return [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
 
 
 def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,6 +29,7 @@ from envkit.errors import (
     CacheInvalid,
     CacheSilent,
     HostProblem,
+    Interrupted,
     NotWritable,
     OpensslMissing,
     SignatureInvalid,
@@ -36,7 +37,7 @@ from envkit.errors import (
     of_storage,
 )
 from envkit.sources import signature
-from envkit.system import record, temporary
+from envkit.system import process, record, temporary
 from envkit.system.files import at_home
 
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
@@ -45,6 +46,8 @@ MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a plac
 LOOKING_S = 120.0  # for them
 UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
+FORMS = (("s3://", bucket.NAMED, bucket.FORM), ("oci://", oci.NAMED, oci.FORM))
+AGAIN = "Run the same command again: what is there already is not sent again."
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
@@ -108,6 +111,9 @@ class Place:
                 _ = urlsplit(self.named).port
             except ValueError as error:
                 why = f"{error}." if "@" not in self.named else "It is no address."
+        if not why:
+            of_kind = ((form, says) for start, form, says in FORMS if self.named.startswith(start))
+            why = next((says for form, says in of_kind if not form.fullmatch(self.named)), "")
         if why:
             raise UsageProblem(what=f"{self.shown!a} is no place of a cache.", why=why, fix=KINDS)
 
@@ -157,14 +163,29 @@ class Place:
             return addresses.without_login(self.named)
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
+    @property
+    def log_in(self) -> str:
+        """How to become somebody who may read or write it."""
+        if self.is_registry:
+            host = urlsplit(self.named).netloc
+            others = f"docker login {host} and podman login {host} do as well"
+            return f"Log in as somebody who may: apptainer registry login --username NAME oci://{host} ({others})."
+        if self.named.startswith("s3://"):
+            return (
+                "Set the credentials of somebody who may: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
+                "~/.aws/credentials."
+            )
+        return "Ask its owner for the right to."
+
     def names(self) -> list[str]:
         """Return the names of its manifests. Raises CacheInvalid."""
-        from envkit.sources.answers import RefusedError
+        from envkit.sources.answers import LoginError, RefusedError
 
         try:
             listed = tuple(islice(self.store.names(self.named), MOST_BUILDS + 1))
         except RefusedError as error:
-            raise self.invalid(f"{error}.", "Check its name, the network and your right to read it.") from error
+            fix = "Check its name, the network and your right to read it."
+            raise self.invalid(f"{error}.", self.log_in if isinstance(error, LoginError) else fix) from error
         if len(listed) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
         return [name for name in dict.fromkeys(listed) if NAME.fullmatch(name)]
@@ -179,8 +200,8 @@ class Place:
             raise self.invalid(f"The manifest {name} is that of something else, or was changed.", is_build=True)
         return SignedManifest(place=self, manifest=build, signed=signed)
 
-    def entries(self, names: Sequence[str], wrong: list[str]) -> Iterator[SignedManifest]:
-        """Yield manifests by their names; to ``wrong`` goes what is said of those that cannot be used.
+    def entries(self, names: Sequence[str], wrong: list[CacheInvalid]) -> Iterator[SignedManifest]:
+        """Yield manifests by their names; to ``wrong`` goes why others cannot be used.
 
         A place that is too slow for one of them, takes too long for all, or has more than memory is for, is left.
         """
@@ -190,12 +211,12 @@ class Place:
             why = why or (f"they have more than {MOST_IN_ALL // 1_000_000} MB" if size > MOST_IN_ALL else "")
             if why:
                 left = f"Of {len(names)} builds {number} were looked at: {why}."
-                wrong.append(f"Not all of the cache {self.shown} was read. {left}")
+                wrong.append(CacheInvalid(what=f"Not all of the cache {self.shown} was read.", why=left))
                 return
             try:
                 entry = self.entry(name)
             except CacheInvalid as error:
-                wrong.append(f"{error.what} {error.why}")
+                wrong.append(error)
                 if is_of_server(error):
                     return
                 continue
@@ -210,7 +231,7 @@ class Place:
     @contextmanager
     def opened(self, name: str, most: int) -> Iterator[Iterable[bytes]]:
         """Give a file of it in pieces, at most so many bytes. Raises CacheInvalid, also while it is read."""
-        from envkit.sources.answers import RefusedError, SlowError, UnreachableError
+        from envkit.sources.answers import LoginError, RefusedError, SlowError, UnreachableError
 
         try:
             with self.store.opened(self.named, name, most) as chunks:
@@ -218,6 +239,8 @@ class Place:
         except (SlowError, UnreachableError) as error:  # it is the server that fails
             fix = "See that you can reach it, then run the same command again."
             raise self.invalid(f"{name}: {error}.", fix) from error
+        except LoginError as error:
+            raise self.invalid(f"{name}: {error}.", self.log_in) from error
         except RefusedError as error:
             raise self.invalid(f"{name}: {error}.", is_build=True) from error
 
@@ -251,6 +274,31 @@ class Place:
             why=why,
             fix=fix or f"All that is wrong with it: envkit cache verify {at}\nTo remove that: envkit cache prune {at}",
         )
+
+
+class Looking:
+    """A look at the builds of some places, in order, of some folders of manifests or all; it is gone through once.
+
+    Afterwards it says what is ``wrong``, which places have ``none`` of these builds, and whose servers have ``failed``.
+    """
+
+    def __init__(self, places: Iterable[Place], folders: Container[str] | None = None) -> None:
+        self.places, self.folders = places, folders
+        self.wrong, self.none, self.failed = list[str](), list[Place](), set[Place]()
+
+    def __iter__(self) -> Iterator[SignedManifest]:
+        for place in self.places:
+            wrong, names = list[CacheInvalid](), list[str]()
+            try:
+                every = place.names()
+            except CacheInvalid as error:
+                wrong.append(error)
+            else:
+                names = [name for name in every if self.folders is None or name.partition("/")[0] in self.folders]
+                self.none += [] if names else [place]
+            yield from place.entries(names, wrong)
+            self.wrong += [f"{error.what} {error.why}" for error in wrong]
+            self.failed |= {place for error in wrong if is_of_server(error)}
 
 
 def is_of_server(error: CacheInvalid) -> bool:
@@ -297,20 +345,21 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
 
 def publish(
     place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = (),
-    begin: Callable[[], None] = lambda: None,
+    shown: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Sent:  # fmt: skip
     """Put an object and its manifest into a place; return which of them was sent. Raises OSError, RefusedError.
 
-    ``begin`` is called before an object is sent, which may take long.
+    An object is sent within what is ``shown``, since it may take long.
     What one of some public keys has signed is not replaced, nor is anything by what is not signed.
     """
 
     def stays(before: SignedManifest) -> bool:
         return not signed or bool(signer(before, keys))
 
-    def given() -> Opened:
-        begin()
-        return nullcontext(packed)
+    @contextmanager
+    def given() -> Iterator[BinaryIO]:
+        with shown():
+            yield packed
 
     return put(place, build, manifest.packed(build, signed), stays, given)
 
@@ -409,23 +458,27 @@ def index(place: Place) -> None:
 
 @contextmanager
 def writing(to: Place, what: str) -> Iterator[None]:
-    """Say in one way why something cannot be put into a place.
+    """Say in one way why something cannot be put into a place, or was not: Interrupted on Ctrl-C.
 
     Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
     """
-    from envkit.sources.answers import RefusedError, SlowError, TransientError
+    from envkit.sources.answers import LoginError, RefusedError, SlowError, TransientError
 
     try:
-        yield
+        with process.interruptible():
+            yield
+    except Interrupted as stopped:
+        stopped.why = f"{what} was being put into {to.shown}."
+        stopped.fix = AGAIN
+        raise
     except (SlowError, TransientError) as error:
         raise CacheSilent(
             what=f"Nothing can be put into {to.shown}: its server does not answer, or fails.",
             why=f"{error}.",
-            fix="Check its name and the network. Once it answers, run the same command again: what is there already is "
-            "not sent again.",
+            fix=f"Check its name and the network. Once it answers: {AGAIN[0].lower()}{AGAIN[1:]}",
         ) from error
     except RefusedError as error:
-        raise not_written(to, f"{error}.") from error
+        raise not_written(to, f"{error}.", to.log_in if isinstance(error, LoginError) else "") from error
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""

@@ -6,7 +6,6 @@ puts right as it loads it, nor the time of that, which is put in where it is tak
 """
 
 import hashlib
-import importlib.util
 import lzma
 import marshal
 import os
@@ -14,26 +13,28 @@ import shutil
 import stat
 import struct
 import sys
-import warnings
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from envkit.binary import bytecode
+from envkit.cache import compile_python
 from envkit.cache.manifest import WheelFiles
 from envkit.environments import manifest as lists
 from envkit.environments.prefix import Tree
-from envkit.system import files
+from envkit.errors import HostProblem
+from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
 LONGEST = 255  # bytes of a name
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
-UNCOMPILED = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
+COMPILING_S = 3600.0
 
 
 class Named(Protocol):
@@ -112,20 +113,26 @@ def is_program(member: zipfile.ZipInfo) -> bool:
 
 
 def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield what this Python compiles of some sources, by name, without what cannot be compiled. Raises OSError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in sorted(sources):
-            target = compiled_name(name)
-            if not target or (tree.root / name).stat().st_size > files.MOST:
-                continue
-            source = files.read(tree.root / name)
-            try:
-                code = marshal.dumps(compile(source, name, "exec", dont_inherit=True, optimize=0))
-            except UNCOMPILED:
-                continue
-            header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, len(source) & 0xFFFFFFFF)
-            yield target, header + code
+    """Yield what this Python compiles of some sources, by name, without what cannot be compiled.
+
+    Raises HostProblem where the program that does it fails, OSError.
+    """
+    targets = {name: target for name in sorted(sources) if (target := compiled_name(name))}
+    small = {name: target for name, target in targets.items() if (tree.root / name).stat().st_size <= files.MOST}
+    with temporary.folder("compile") as folder:
+        listed, content = folder / "listed", folder / "content"
+        listed.write_bytes(b"".join(os.fsencode(f"{name}\0{target}\0") for name, target in small.items()))
+        program = [sys.executable, "-I", "-S", str(Path(compile_python.__file__))]
+        done = process.capture([*program, str(tree.root), str(listed), str(content)], timeout_s=COMPILING_S)
+        if done.status:
+            raise HostProblem(
+                what="The Python of wheels could not be compiled, which goes into a cache.",
+                why="\n".join(done.stderr.strip().splitlines()[-1:]) or f"It took more than {COMPILING_S:.0f} s.",
+                fix=f"See that {folder.parent} has room ($TMPDIR names another place), then push again.",
+            )
+        with content.open("rb") as stream, suppress(EOFError):
+            while True:
+                yield marshal.load(stream)  # noqa: S302  (of our own program)
 
 
 def compiled_name(source: str) -> str:

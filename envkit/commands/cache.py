@@ -76,17 +76,17 @@ def push(
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
     import os
-    from functools import partial
 
     from envkit.cache import ci
     from envkit.cache.place import Place
     from envkit.environments import prefix as place
     from envkit.install import cache_push as pushing
     from envkit.report import words
+    from envkit.report.progress import console
 
     job = ci.job(os.environ) if from_ci else None
-    tell = partial(echo, err=True)
-    done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, tell, has_layers=has_layers)
+    shown = console(err=True, tells=True)
+    done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, shown, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
 
@@ -136,16 +136,18 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     from envkit.commands import json_types
     from envkit.install import cache_pull as work
     from envkit.report import words
+    from envkit.report.progress import console
 
     caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
-    done = work.pull(caches, Place(named=to), name, every=every)
+    done = work.pull(caches, Place(named=to), name, every=every, console=console(err=True, tells=True))
     problem = work.problem(done)
     if as_json:
         echo_json(json_types.text(done))
         return problem.exit_code if problem else 0
     for build in done.builds:
         by = f"signed with {build.signed_by}" if build.signed_by else "not signed by a key of yours"
-        why = "; ".join(build.why) or f"{words.size(build.size)}, from {build.place}; {by}"
+        had = "; its object was there already" if build.state == "copied" and not build.object_sent else ""
+        why = "; ".join(build.why) or f"{words.size(build.size)}, from {build.place}; {by}{had}"
         echo(f"{build.state:<8} {build.id[:12]} {build.module}: {why}")
     counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
     echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
@@ -170,6 +172,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     from envkit.report.paper import Paper
 
     listing = contents.listing(named(places), keys())
+    tell_of_keys()
     if as_json:
         echo_json(json_types.text(listing))
     else:
@@ -253,6 +256,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     from envkit.report import words
 
     verified = contents.verified(named(places), keys())
+    tell_of_keys()
     bad = [entry for entry in verified.builds if entry.state == "bad"]
     wrong = [entry for entry in verified.sources if entry.wrong]
     if as_json:
@@ -285,8 +289,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
 
     Also removed are objects without a manifest, and what killed processes have left.
 
-    What is half written, or has no manifest yet, stays for a day: somebody may be pushing it. What could not be read
-    stays and is named.
+    What is half written, or has no manifest yet, stays for a day: somebody may be pushing it. A damaged object goes at
+    once, so that the next push sends it. What could not be read stays and is named.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place
@@ -378,6 +382,14 @@ def unchecked(is_signed: bool) -> str:
         if keys() and signature.can_check()
         else "not checked"
     )
+
+
+def tell_of_keys() -> None:
+    """Say which public keys of the configuration can verify nothing."""
+    from envkit.cache import offers
+
+    for text in offers.unusable(keys()):
+        echo(f"A key of your configuration ('cache.keys') verifies nothing: {text}.", err=True)
 
 
 def keys() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
 from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
-from envkit.cache.place import Caches, SignedManifest
+from envkit.cache.place import Caches, Looking, Place, SignedManifest, is_of_server
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -84,33 +84,26 @@ def find_builds(work: Work) -> FoundBuilds:
     steps = [] if work.request.rebuild else [step for step in work.plan.steps if is_sought(step, work)]
     if not work.caches.places or not steps:
         return FoundBuilds()
-    provided, offers, wrong, none = here(work), list[Offer](), list[str](), list[str]()
+    provided, offers = here(work), list[Offer]()
     by_folder = {folder_of(step.module): step for step in steps}
-    for place in work.caches.kept:
-        if place.is_remote and work.request.offline:
+    places = (place for place in work.caches.kept if not (place.is_remote and work.request.offline))
+    looking = Looking(places, by_folder)
+    for entry in looking:
+        step = by_folder[folder_of(entry.manifest.module)]
+        if entry.manifest.module != step.module:  # names of folders are not one to one
             continue
-        names = list[str]()
-        try:
-            names = [name for name in place.names() if name.partition("/")[0] in by_folder]
-            none += [] if names else [place.shown]
-        except CacheInvalid as error:
-            wrong.append(f"{error.what} {error.why}")
-        for entry in place.entries(names, wrong):
-            step = by_folder[folder_of(entry.manifest.module)]
-            if entry.manifest.module != step.module:  # names of folders are not one to one
-                continue
-            own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
-            pinned = {source.sha256 for source in step.sources}
-            why = [*fit.reasons(entry.manifest, own)]
-            if not entry.manifest.wheels.keys() <= pinned:
-                why.append("it takes wheels that its recipe does not")
-            offers.append(judged(entry, why, work.caches))
+        own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
+        pinned = {source.sha256 for source in step.sources}
+        why = [*fit.reasons(entry.manifest, own)]
+        if not entry.manifest.wheels.keys() <= pinned:
+            why.append("it takes wheels that its recipe does not")
+        offers.append(judged(entry, why, work.caches))
     order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
-    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong), none=tuple(none))
+    return FoundBuilds.of(offers, looking)
 
 
 def is_sought(step: Step, work: Work) -> bool:
@@ -156,14 +149,18 @@ def take(work: Work, console: Console) -> list[str]:
     """
     for text in work.looked.wrong:
         say(console, f"{text} It is left out.")
-    return [step.module for step in work.plan.steps if taken(step, work, console)]
+    failed = set(work.looked.failed)
+    return [step.module for step in work.plan.steps if taken(step, work, console, failed)]
 
 
-def taken(step: Step, work: Work, console: Console) -> bool:
-    """Put the build of a cache into the tree, if one fits; say whether that was done."""
+def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> bool:
+    """Put the build of a cache into the tree, if one fits; say whether that was done.
+
+    A place whose server has ``failed`` is asked for nothing; one that fails now is added.
+    """
     module, tree, request = step.module, work.tree, work.request
     fitting = [one for one in work.looked.offers if not one.why_not and one.entry.manifest.module == module]
-    for offer in fitting:
+    for offer in (one for one in fitting if one.entry.place not in failed):
         entry, began = offer.entry, time.monotonic()
         origin = Cached(
             place=entry.place.shown, id=entry.id, host=entry.manifest.provenance.host,
@@ -171,7 +168,8 @@ def taken(step: Step, work: Work, console: Console) -> bool:
         )  # fmt: skip
         if sources := wheels_of(entry, step):
             cache = request.prefix.sources
-            fetch_all(sources, cache, request.offline, work.stack.name, console, work.caches.kept)
+            kept = [place for place in work.caches.kept if place not in failed]
+            fetch_all(sources, cache, request.offline, work.stack.name, console, kept)
 
         def record(origin: Cached = origin, began: float = began) -> None:
             build.note(tree, step, time.monotonic() - began, origin)
@@ -185,6 +183,7 @@ def taken(step: Step, work: Work, console: Console) -> bool:
                 unpack.take(entry, tree, work.host.python.path, record, paths)
             except CacheInvalid as error:
                 say(console, not_taken(entry, module, error))
+                failed |= {entry.place} if is_of_server(error) else set()
                 continue
             manifest.write(tree, module)
         say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")

@@ -9,17 +9,19 @@ from shlex import quote
 from typing import BinaryIO, Literal
 
 import msgspec
+from rich.console import Console
 
 from envkit.cache import contents, fit, folder, place, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.offers import untrusted
-from envkit.cache.place import Caches, Place, SignedManifest
+from envkit.cache.place import Caches, Place, Sent, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
 from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
+from envkit.report.progress import SILENT, TransferProgress
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 FAILED = "the server of that cache has failed"
@@ -33,7 +35,7 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
 
     ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, it is bad, or it could not
-    be read now.
+    be read now. ``object_sent``: of what was copied, whether its object was not there before.
     """
 
     place: str
@@ -43,6 +45,7 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     signed_by: str
     state: State
     why: tuple[str, ...] = ()
+    object_sent: bool = False
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
         return [build for build in self.builds if build.state == state]
 
 
-def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
+def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: Console = SILENT) -> Pulled:
     """Copy builds into a place: those that fit this machine, of one name or all; or every one, or the one of an id.
 
     Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
@@ -71,19 +74,19 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
             fix="Name another cache: --from PLACE.",
         )
     cache_push.require(to)
-    entries, wrong = contents.entries(places)
-    if wrong and not entries:
+    entries, looking = contents.entries(places)
+    if looking.wrong and not entries:
         raise CacheInvalid(
             what=f"Nothing can be copied from {', '.join(source.shown for source in places)}.",
-            why="\n".join(wrong),
+            why="\n".join(looking.wrong),
             fix="Check the name, the network and your right to read it, then run the same command again.",
         )
     order = {source.named: number for number, source in enumerate(places)}
-    builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, wrong)
+    builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, looking.wrong)
     machine = None if every or is_id or not builds else here()
-    failed = dict[Place, str]()
-    done = tuple(copied(these, to, caches, machine, failed) for these in builds)
-    return Pulled(to=to.shown, builds=done, wrong=(*wrong, *failed.values()))
+    failed = dict.fromkeys(looking.failed, "")
+    done = tuple(copied(these, to, caches, machine, failed, console) for these in builds)
+    return Pulled(to=to.shown, builds=done, wrong=(*looking.wrong, *filter(None, failed.values())))
 
 
 def chosen(
@@ -127,8 +130,9 @@ def here() -> Provided:
 
 
 def copied(
-    these: Sequence[SignedManifest], to: Place, caches: Caches, provided: Provided | None, failed: dict[Place, str]
-) -> PulledBuild:
+    these: Sequence[SignedManifest], to: Place, caches: Caches, provided: Provided | None, failed: dict[Place, str],
+    console: Console,
+) -> PulledBuild:  # fmt: skip
     """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``.
 
     A place whose server has ``failed`` is asked for nothing more; what is said of one that fails now goes there.
@@ -136,6 +140,7 @@ def copied(
     manifest, origin, signed_by = these[0].manifest, these[0].place, ""
     why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
+    sent: Sent = frozenset()
     for entry in () if why else these:
         key = place.signer(entry, caches.keys)
         if not key and not caches.unsigned:
@@ -146,7 +151,8 @@ def copied(
             continue
         try:
             with place.writing(to, manifest.module):
-                state = "copied" if copy(entry, to, caches.keys) else "there"
+                sent = copy(entry, to, caches.keys, console)
+                state = "copied" if sent else "there"
         except CacheInvalid as error:
             if place.is_of_server(error):
                 failed[entry.place] = f"{error.what} {error.why}"
@@ -167,16 +173,18 @@ def copied(
         signed_by=signed_by,
         state=state,
         why=why,
+        object_sent="object" in sent,
     )
 
 
-def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
+def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console) -> Sent:
     """Copy a build, byte for byte as it was signed, once its object has been read to its end and is what it should be.
 
-    Return whether anything was copied. What one of the keys has signed takes the place of what none has; what none has
+    Return what of it was. What one of the keys has signed takes the place of what none has; what none has
     takes that of what is not signed. Raises CacheInvalid, OSError, RefusedError.
     """
     unpack.require_small(entry)
+    size, called = entry.manifest.size, f"{entry.manifest.module}, {entry.id[:12]}"
     content = msgspec.json.encode(entry.signed)
 
     def stays(before: SignedManifest) -> bool:
@@ -189,14 +197,16 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
         at = tempfile.gettempdir() if to.is_remote else str(folder.path_of(to.named))
         with tempfile.TemporaryFile(dir=at) as stream:
             try:
-                unpack.fetch(entry, stream)
+                with TransferProgress(console, f"Fetching {called}", size, stream.tell):
+                    unpack.fetch(entry, stream)
                 stream.seek(0)
             except OSError as error:
                 error.filename = error.filename or at
                 raise
-            yield stream
+            with TransferProgress(console, f"Putting {called}", size, stream.tell):
+                yield stream
 
-    return bool(place.put(to, entry.manifest, content, stays, packed))
+    return place.put(to, entry.manifest, content, stays, packed)
 
 
 def problem(done: Pulled) -> EnvkitError | None:

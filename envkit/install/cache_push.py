@@ -4,13 +4,14 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
 
 import msgspec
+from rich.console import Console
 
 from envkit.apptainer.image_plan import DEBIAN, MIRROR_OF, place_of, shared_key
 from envkit.apptainer.receipt import ImageReceipt
@@ -33,6 +34,7 @@ from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.planning.stack import stacks
 from envkit.report import words
+from envkit.report.progress import SILENT, TransferProgress, say
 from envkit.sources import signature
 from envkit.sources.source_cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
@@ -69,17 +71,16 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Made = ModuleReceipt | ImageReceipt
-Tell = Callable[[str], None]
 
 
 def push(
-    prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None, tell: Tell = lambda _: None,
+    prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None, console: Console = SILENT,
     *, has_layers: bool = False,
 ) -> Pushed:  # fmt: skip
     """Put the modules of an environment, or its image, into a cache, signed with a private key if one is given.
 
     Of modules these are its Horovod and what is made of wheels alone. From the job of a CI it is that environment which
-    was installed last, where none is named, and has to have passed on this host. ``tell`` is told what takes its time.
+    was installed last, where none is named, and has to have passed on this host. The ``console`` shows what takes time.
     With ``has_layers`` the layers that an image was built on go with it.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
@@ -104,7 +105,7 @@ def push(
         if has_layers:
             why = "It is made of modules; only an image has layers."
             raise UsageProblem(what=f"{made.name} has no layers.", why=why, fix="Push it without --layers.")
-        return pushed_modules(made, verdict, to, key, ci, tell)
+        return pushed_modules(made, verdict, to, key, ci, console)
     for name in (made.name, *(layer_name(made.name, layer.name) for layer in made.layers[:-1] if has_layers)):
         place.require_name(to, name)
     there = taken_from(to, made.name, made.cached) if ci else None
@@ -112,7 +113,7 @@ def push(
     cpu = cpu_of(made) if part else ()
     builds, left_out = [there] if there else list[PushedBuild](), dict[str, str]()
     if part:
-        builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci, tell))
+        builds.append(pushed_file(made, Path(made.image), made.sha256, part, cpu, verdict, to, key, ci, console))
     for layer in made.layers[:-1] if has_layers else ():
         if made.cached:
             left_out[layer.name] = f"The image itself was taken {made.cached.shown}, and not built on it."
@@ -124,7 +125,9 @@ def push(
             below, of_horovod = layer_part(made, layer, mirror), cpu if layer is made.layers[-2] else ()
             try:
                 builds.append(
-                    pushed_file(made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci, tell)
+                    pushed_file(
+                        made, file_of(made, layer), layer.sha256, below, of_horovod, verdict, to, key, ci, console
+                    )
                 )
             except EnvironmentDamaged:
                 left_out[layer.name] = f"It is not what {made.name} was built on: it was built anew, or is damaged."
@@ -152,7 +155,7 @@ def not_there(made: ImageReceipt, layer: BuiltLayer) -> str:
 
 def pushed_file(
     made: ImageReceipt, file: Path, sha256: str, part: LockedPart, cpu: tuple[str, ...], verdict: msgspec.Raw,
-    to: Place, key: Path | None, ci: Ci | None, tell: Tell,
+    to: Place, key: Path | None, ci: Ci | None, console: Console,
 ) -> PushedBuild:  # fmt: skip
     """Put an image, or a layer that it was built on, into a cache; ``cpu`` is what its Horovod needs.
 
@@ -164,11 +167,11 @@ def pushed_file(
             if pack.digest_of(stream) != sha256:
                 raise changed_since(made, [str(file)])
             size = stream.seek(0, os.SEEK_END)
-            return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key, tell)
+            return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key, console)
 
 
 def pushed_modules(
-    made: ModuleReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None, tell: Tell
+    made: ModuleReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None, console: Console
 ) -> Pushed:
     """Put the modules of an environment into a cache, its Horovod first. Raises what ``push`` does.
 
@@ -196,19 +199,19 @@ def pushed_modules(
                 fetch = f"envkit fetch {made.name} --prefix {Path(made.tree).parent}"
                 left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
-                builds.append(pushed_module(made, part, used, verdict, to, key, ci, tell))
+                builds.append(pushed_module(made, part, used, verdict, to, key, ci, console))
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 
 def pushed_module(
     made: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw,
-    to: Place, key: Path | None, ci: Ci | None, tell: Tell,
+    to: Place, key: Path | None, ci: Ci | None, console: Console,
 ) -> PushedBuild:  # fmt: skip
     """Put a module into a cache; it is packed unless that was done before, and the place has it. Raises OSError."""
     mark = packed_before.fingerprint(made, part, used)
     if (own := packed_before.known(mark)) and (build := there_already(to, part.name, own, key)):
         return build
-    tell(f"Packing {part.name}")
+    say(console, f"Packing {part.name}")
     with tempfile.TemporaryFile() as stream:
         try:
             described = described_module(made, part, used, verdict, ci, stream)
@@ -217,7 +220,7 @@ def pushed_module(
             raise
         if packed_before.fingerprint(made, part, used) == mark:
             packed_before.keep(mark, described.key)
-        return sent(described, stream, to, key, tell)
+        return sent(described, stream, to, key, console)
 
 
 def shared(receipt: Receipt) -> Made | None:
@@ -360,13 +363,14 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, tell: Tell) -> PushedBuild:
+def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, console: Console) -> PushedBuild:
     """Sign a manifest, and put it and its object into a place. Raises OSError."""
     began = list[float]()
 
-    def begin() -> None:
-        tell(f"Pushing {described.module}, {words.size(described.size)}")
+    def shown() -> TransferProgress:
+        say(console, f"Pushing {described.module}, {words.size(described.size)}")
         began.append(time.monotonic())
+        return TransferProgress(console, f"Pushing {described.module}", described.size, stream.tell)
 
     with temporary.folder("push") as folder:
         signed, keys = b"", public_keys(key, folder)
@@ -375,9 +379,9 @@ def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, tel
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)
-        new = place.publish(to, described, stream, signed, keys, begin)
+        new = place.publish(to, described, stream, signed, keys, shown)
         if began:
-            tell(f"{described.module} is there after {time.monotonic() - began[0]:.0f} s")
+            say(console, f"{described.module} is there after {time.monotonic() - began[0]:.0f} s")
         if new:
             return pushed(described, sent=True, signed=bool(signed), object_sent="object" in new)
     before = to.entry(f"{folder_of(described.module)}/{described.key}.json")

@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Self
 
 import msgspec
@@ -13,10 +14,11 @@ from rich.markup import escape
 from rich.status import Status
 
 from envkit.errors import NotWritable
+from envkit.report import words
 from envkit.report.paper import has_colours, is_quiet
 from envkit.report.words import shown
 
-QUIET_S = 30.0
+QUIET_S, LOOK_S = 30.0, 0.25
 
 
 def console(*, err: bool = False, tells: bool = False) -> Console:
@@ -61,6 +63,9 @@ class Events:
             with suppress(msgspec.DecodeError, ValueError, RecursionError):
                 events.append(msgspec.json.decode(line))
         return events
+
+
+SILENT = Console(quiet=True)
 
 
 def say(console: Console, text: str, end: str = "\n") -> None:
@@ -162,6 +167,50 @@ class BuildProgress:
         built = [module for module in self.took if self.seconds.get(module)]
         expected = sum(self.seconds[module] for module in built)
         return max(sum(self.took[module] for module in built) / expected, 1.0) if expected else 1.0
+
+
+class TransferProgress:
+    """Shows how much of a file has been sent or fetched, how long that has taken, and how long it will.
+
+    ``size`` is that of the file (bytes), ``done`` says how much there is so far. A thread looks, since those who send
+    and fetch do not tell.
+    """
+
+    def __init__(self, console: Console, what: str, size: int, done: Callable[[], int]) -> None:
+        self.console, self.what, self.size, self.done = console, what, size, done
+        self.began = self.told = time.monotonic()
+        self.ended = Event()
+        self.status: Status | None = None
+        self.thread = Thread(target=self.look, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal and not self.console.quiet:
+            self.status = self.console.status(escape(shown(self.line())))
+            self.status.start()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        if self.status is not None:
+            self.status.stop()
+
+    def look(self) -> None:
+        """Bring what is shown up to date until it has ended; a line at times where there is no terminal."""
+        with suppress(NotWritable, ValueError):  # nobody reads it any more; the file was closed
+            while not self.ended.wait(LOOK_S):
+                if self.status is not None:
+                    self.status.update(escape(shown(self.line())))
+                elif time.monotonic() - self.told > QUIET_S:
+                    self.told = time.monotonic()
+                    say(self.console, f"  {self.line()}")
+
+    def line(self) -> str:
+        """Return what is shown: "Pushing it: 10 MiB of 40 MiB, 0:05 elapsed, about 0:15 left"."""
+        done, took_s = min(self.done(), self.size), time.monotonic() - self.began
+        left = f", about {clock(took_s * (self.size - done) / done)} left" if 0 < done < self.size else ""
+        return f"{self.what}: {words.size(done)} of {words.size(self.size)}, {clock(took_s)} elapsed{left}"
 
 
 def clock(seconds: float) -> str:

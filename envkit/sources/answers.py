@@ -33,6 +33,10 @@ class DamagedError(RefusedError):
     """What there is is not what it should be."""
 
 
+class LoginError(RefusedError):
+    """Who asks is not known there, or may not do this."""
+
+
 class UnreachableError(TransientError):
     """There is no connection to the host."""
 

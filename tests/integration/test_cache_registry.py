@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
+import io
 import itertools
 import json
 import os
@@ -27,10 +29,10 @@ from envkit.cache import oci as oci
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid
+from envkit.errors import CacheInvalid, NotWritable, UsageProblem
 from envkit.install import cache_push
 from envkit.sources import answers
-from envkit.sources.answers import RefusedError
+from envkit.sources.answers import LoginError, RefusedError
 from envkit.sources.fetch import fetch
 
 from ..test_cache import MODULE, OTHER, described, module_in, packed, put
@@ -251,8 +253,12 @@ class TestLogin:
         (tmp_path / "htpasswd").write_text(f"{WHO}:{hashed}\n")
         with registry.serving(tmp_path, f"{{htpasswd: {{realm: site, path: {tmp_path}/htpasswd}}}}") as port:
             cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
-            with pytest.raises(RefusedError, match=r"127\.0\.0\.1:\d+ wants a login: apptainer registry login"):
+            with pytest.raises(LoginError, match=r"127\.0\.0\.1:\d+ wants a login, and none for it is kept here"):
                 pushed(cache, tree, tmp_path)
+            with pytest.raises(NotWritable) as refused:
+                cache_push.require(cache)
+            assert f"apptainer registry login --username NAME oci://127.0.0.1:{port}" in refused.value.fix
+            oci.client.cache_clear()
             for place_of, settings in {
                 ".docker/config.json": {}, "elsewhere/config.json": {"DOCKER_CONFIG": f"{tmp_path}/elsewhere"},
                 ".apptainer/docker-config.json": {}, "auth.json": {"REGISTRY_AUTH_FILE": f"{tmp_path}/auth.json"},
@@ -266,7 +272,7 @@ class TestLogin:
                     path.unlink()
                 oci.client.cache_clear()
             login(tmp_path / ".docker/config.json", port, "another")
-            with pytest.raises(RefusedError, match="401 Unauthorized") as told:
+            with pytest.raises(LoginError, match=r"refuses the login that is kept here.*401 Unauthorized") as told:
                 pushed(cache, tree, tmp_path)
             assert "another" not in str(told.value) and WHO not in str(told.value)
 
@@ -275,7 +281,7 @@ class TestLogin:
         needs("docker-registry")
         with tokens(tmp_path) as auth, registry.serving(tmp_path, auth) as port:
             cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
-            with pytest.raises(RefusedError, match=r"POST blobs/uploads/: 401 UNAUTHORIZED"):
+            with pytest.raises(LoginError, match=r"wants a login.*POST blobs/uploads/: 401 UNAUTHORIZED"):
                 pushed(cache, tree, tmp_path)
             oci.client.cache_clear()
             login(tmp_path / ".docker/config.json", port, SECRET)
@@ -284,7 +290,7 @@ class TestLogin:
             oci.client.cache_clear()
             assert cache.names() == [name_of(made)]
             assert cache.entry(name_of(made)).manifest == made
-            with pytest.raises(RefusedError, match="401 UNAUTHORIZED"):
+            with pytest.raises(LoginError, match="401 UNAUTHORIZED"):
                 cache.writable.remove(cache.named, f"manifests/{name_of(made)}")
 
 
@@ -439,7 +445,9 @@ class TestRefused:
         "named", ["oci://host", "oci://host/Upper", "oci:///name", "oci://host/a b", "oci://h/a@b"]
     )
     def test_a_name_that_is_none(self, named: str) -> None:
-        assert self.refused(Place(named=named)) == "A registry is named oci://HOST/NAME, in small letters."
+        with pytest.raises(UsageProblem) as told:
+            Place(named=named)
+        assert told.value.why == oci.FORM
 
     def test_no_such_repository(self, here: Callable[[], Place]) -> None:
         """It begins with what is pushed to it, and is as an empty folder until then."""
@@ -488,7 +496,66 @@ class TestRefused:
             path = nobody / ".docker/config.json"
             path.parent.mkdir()
             path.write_text(text.replace("PORT", str(port)))
-            assert self.refused(Place(named=f"oci://127.0.0.1:{port}/site/envkit"))
+            assert text.endswith("3}}}") or str(path) in self.refused(
+                Place(named=f"oci://127.0.0.1:{port}/site/envkit")
+            )
+            self.refused(Place(named=f"oci://127.0.0.1:{port}/site/envkit"))
+
+    def test_a_token_that_runs_out_while_content_is_sent(self, nobody: Path) -> None:
+        """It is sent again, whole, with another token."""
+        content, got, tokens = b"a blob" * 10_000, list[bytes](), list[str]()
+
+        class Forgetful(BaseHTTPRequestHandler):
+            def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def ask_login(self) -> None:
+                realm = f"http://127.0.0.1:{server.server_port}/token"
+                self.answer(401, Www_Authenticate=f'Bearer realm="{realm}",service="x",scope="repository:x:push"')
+
+            def is_known(self) -> bool:
+                return bool(tokens) and self.headers.get("Authorization") == f"Bearer {tokens[-1]}"
+
+            def do_GET(self) -> None:
+                if "/token" in self.path:
+                    tokens.append(f"token-{len(tokens)}")
+                    self.answer(200, json.dumps({"token": tokens[-1]}).encode())
+                else:
+                    self.ask_login()
+
+            def do_HEAD(self) -> None:
+                self.answer(404)
+
+            def do_POST(self) -> None:
+                if self.is_known():
+                    self.answer(202, Location="/v2/x/y/blobs/uploads/1")
+                else:
+                    self.ask_login()
+
+            def do_PUT(self) -> None:
+                got.append(self.rfile.read(int(self.headers["Content-Length"])))
+                if len(got) == 1:
+                    tokens.append("the next, which nobody has yet")
+                if self.is_known():
+                    self.answer(201)
+                else:
+                    self.ask_login()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            login(nobody / ".docker/config.json", server.server_port, SECRET)
+            digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            oci.Reached(f"oci://127.0.0.1:{server.server_port}/x/y").send(io.BytesIO(content), len(content), digest)
+            server.shutdown()
+        assert set(got) == {content} and len(got) > 1 and tokens[-1].startswith("token-")
 
     def test_a_link_that_leads_elsewhere(self) -> None:
         """No other server gets the login."""
@@ -534,7 +601,7 @@ class TestRefused:
             path = nobody / ".docker/config.json"
             path.parent.mkdir()
             path.write_text(json.dumps({"auths": {server.named.split("/")[2]: {"auth": login}}}))
-            assert self.refused(server.place).endswith("403 DENIED no Basic ***, ***, ***.")
+            assert self.refused(server.place).endswith("403 DENIED no Basic ***, ***, ***).")
 
     @pytest.mark.parametrize(
         "proxy", ["http://me:hunter2#x@127.0.0.1:9", "http://me:x/hunter2@127.0.0.1:9", "me:hunter2@"]

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,9 @@ def test_a_true_launcher_is_told_from_what_is_left_over(of: str, size: int) -> N
         pytest.skip("there is no mpirun")
     env = variables({"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}) | told(STRAY.get(of, ""))
     argv = ["mpirun", "--oversubscribe", "-np", str(size), sys.executable, "-I", "-c", LOOK]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=100)
+    with tempfile.TemporaryDirectory() as own:  # one that ends may remove the folder that another has just begun in
+        done = subprocess.run(argv, env={**env, "TMPDIR": own}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
     ranks = [json.loads(line) for line in done.stdout.splitlines()]
     assert {found[0] for found, _ in ranks} == {"mpirun"}
     assert sorted(found[2:4] for found, _ in ranks) == [[rank, size] for rank in range(size)]
