@@ -569,6 +569,26 @@ class TestServer:
         assert time.monotonic() - began < 10
 
 
+def instead(path: Path, kind: str) -> None:
+    """Put something else in the place of a file."""
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content + b"x")
+
+
+def pushed_again(tree: Tree, folder: Path) -> SignedManifest:
+    """Push the module as the command does, which says what a system refuses."""
+    with place.writing(Place(named=str(folder)), MODULE):
+        return pushed(tree, folder)
+
+
 class TestManyBuilds:
     """What is looked at of a cache with many builds, or one that means harm."""
 
@@ -683,19 +703,46 @@ class TestManyBuilds:
     def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
         path = tmp_path / "cache" / layout.object_of(entry.manifest.sha256)
-        content = path.read_bytes()
-        path.unlink()
-        if kind == "link":
-            path.symlink_to("/etc/passwd")
-        elif kind == "folder":
-            path.mkdir()
-        elif kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.write_bytes(content + b"x")
-        gone = contents.prune(entry.place, 0, dry_run=True)
-        objects = {layout.object_of(entry.manifest.sha256)} if kind == "longer" else set()  # others are no files
-        assert {*gone.removed} == {f"manifests/Horovod--1.0-toy/{entry.id}.json", *objects} and not gone.unread
+        instead(path, kind)
+        name, told = layout.object_of(entry.manifest.sha256), f"manifests/Horovod--1.0-toy/{entry.id}.json"
+        for dry_run in (True, False):
+            gone = contents.prune(entry.place, 0, dry_run=dry_run)
+            assert {*gone.removed, *gone.unread} == {told, name}
+            assert gone.unread == ((name,) if kind == "folder" else ())  # it may be somebody's
+        if kind == "folder":
+            with pytest.raises(NotWritable, match="Nothing can be put into"):
+                pushed_again(tree, tmp_path / "cache")
+            path.rmdir()
+        pushed_again(tree, tmp_path / "cache")
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
+    @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+    def test_what_is_no_file_of_a_manifest_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
+        instead(tmp_path / "cache" / name, kind)
+        assert [one.state for one in contents.verified([entry.place], ()).builds] == ["bad"]
+        gone = contents.prune(entry.place, 0, dry_run=False)
+        assert (gone.removed, gone.unread) == (((), (name,)) if kind == "folder" else ((name,), ()))
+
+    @pytest.mark.parametrize("kind", ["link", "pipe"])
+    def test_a_push_takes_the_place_of_what_is_no_file(self, kind: str, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        for name in (entry.manifest.object_name, f"manifests/Horovod--1.0-toy/{entry.id}.json"):
+            instead(tmp_path / "cache" / name, kind)
+            pushed_again(tree, tmp_path / "cache")
+            assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
+    def test_a_manifest_that_tells_of_other_files_is_bad(self, tree: Tree, tmp_path: Path) -> None:
+        """Also where nobody has signed it, and its object is as it says."""
+        entry, at = pushed(tree, tmp_path / "cache"), tmp_path / "cache"
+        name = next(name for name, file in entry.manifest.files.items() if not file.link)
+        files = {**entry.manifest.files, name: msgspec.structs.replace(entry.manifest.files[name], sha256="0" * 64)}
+        changed = msgspec.structs.replace(entry.manifest, files=files)
+        path = at / f"manifests/Horovod--1.0-toy/{changed.key}.json"
+        path.write_bytes(manifest.packed(changed, b""))
+        [one] = [one for one in contents.verified([entry.place], ()).builds if one.id == changed.key]
+        assert one.state == "bad" and f"The content of {name!r} is not what its manifest says" in one.wrong
 
     def test_a_manifest_that_cannot_be_read_now_is_not_replaced(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1328,12 +1375,34 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "cache" / layout.object_of(entry.manifest.sha256)).write_text("damaged")
     bad = run("verify", folder, "--json")
     assert (bad.returncode, valid("cache verify", bad.stdout)["builds"][0]["state"]) == (4, "bad")
+    assert run("show", "ff" * 32, str(tmp_path / "none")).returncode == 4
+    assert "Check its name, and ask its owner for the right to read it." in run("list", str(tmp_path / "none")).stderr
     assert valid("cache prune", run("prune", folder, "--dry-run", "--json").stdout)["size"] > 0
     assert "Removed 2 files" in run("prune", folder).stdout
     assert run("list", folder).stdout == "There is no build.\n"
+    entry = pushed(tree, tmp_path / "cache")
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    listed = [line for line in run("list", folder, str(tmp_path / "copy")).stdout.splitlines() if entry.id[:12] in line]
+    assert len(listed) == 2
+    assert "  IN" in run("list", folder, str(tmp_path / "copy")).stdout.splitlines()[0]
+    assert "  IN" not in run("list", folder).stdout.splitlines()[0]
+    with serving(tmp_path / "cache", Broken) as url:
+        unread = run("verify", url)
+    assert unread.returncode == 4 and unread.stdout.endswith("1 build, none bad, 1 unread.\n")
+    assert unread.stdout.startswith(f"unread   {entry.id[:12]} {MODULE} in {url}")
     assert run("list").returncode == 2
     assert run("verify", str(tmp_path / "none")).returncode == 4
     assert run("prune", "https://example.org/cache").returncode == 2
+
+
+class Broken(SimpleHTTPRequestHandler):
+    """A server that refuses objects."""
+
+    def do_GET(self) -> None:
+        if "/objects/" in self.path:
+            self.send_error(403)
+        else:
+            super().do_GET()
 
 
 class TestTaken:

@@ -91,6 +91,11 @@ class TestJob:
         with pytest.raises(UsageProblem) as refused:
             ci.job({**env, name: value})
         assert name in refused.value.why
+        assert refused.value.why.endswith(
+            " must be set."
+            if not value
+            else ", is expected, as {} sets them.".format("GitLab" if env is GITLAB else "GitHub")
+        )
         assert TOKEN not in "".join((refused.value.what, refused.value.why, refused.value.fix))
 
 

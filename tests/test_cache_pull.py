@@ -249,6 +249,30 @@ class TestChosen:
         assert there.machine == os.uname().machine
         assert there.versions["GLIBC"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 
+    @pytest.mark.parametrize("of", ["object", "manifest"])
+    def test_what_stands_in_the_way_of_one_is_told_and_the_others_are_copied(
+        self, of: str, tree: Tree, tmp_path: Path, new: Place
+    ) -> None:
+        first = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache")
+        (tree.software / MODULE / "bin/horovodrun").write_text("#!/bin/sh\n")
+        second = publish(described(packed(tree, tmp_path / "packed"), cpu=()), tmp_path / "cache")
+        name = f"manifests/Horovod--1.0-toy/{first.id}.json" if of == "manifest" else first.manifest.object_name
+        (tmp_path / NEW / name).mkdir(parents=True)
+        done = take(first.place, new)
+        assert {one.id: one.state for one in done.builds} == {first.id: "refused", second.id: "copied"}
+        [blocked] = done.of("refused")
+        assert blocked.why == (
+            f"Something else stands in the place of its file: Is a directory: {name.rpartition('/')[2]}",
+        )
+        problem = cache_pull.problem(done)
+        assert isinstance(problem, HostProblem) and problem.exit_code == 3
+
+    def test_of_no_builds(self, tmp_path: Path, new: Place) -> None:
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(UsageProblem) as told:
+            take(str(tmp_path / "empty"), new, "pytorch")
+        assert told.value.what == f"There is no build in {tmp_path / 'empty'}."
+
 
 class TestSigned:
     """Whose signature counts is asked before anything is copied."""
@@ -331,7 +355,7 @@ class TestBad:
         pushed(tree, tmp_path / "cache")
         with serving(tmp_path / "cache", Cut) as url:
             done = take(url, new)
-        assert states(done) == ["unread"]
+        assert states(done) == ["unread"] and len(done.wrong) == 1
         problem = cache_pull.problem(done)
         assert (
             problem
@@ -413,10 +437,10 @@ class TestInterrupted:
 
         with monkeypatch.context() as changed:
             changed.setattr(unpack, "fetch", stopped)
-            with pytest.raises(Interrupted) as told:
+            with pytest.raises(Interrupted) as told, place.stoppable(new):
                 take(entry.place, new)
         assert told.value.exit_code == 130
-        assert told.value.why == f"{MODULE} was being put into {new.shown}."
+        assert told.value.why == f"What is in {new.shown} is whole."
         assert told.value.fix == "Run the same command again: what is there already is not sent again."
         assert files_in(tmp_path / NEW) == {}
         assert states(take(entry.place, new)) == ["copied"]

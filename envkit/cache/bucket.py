@@ -25,6 +25,7 @@ NO_ENDPOINT = (
     "The endpoint (AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config) does not begin with http:// or https://"
 )
 BROKEN_OFF = "the connection was broken off"
+QUESTION = re.compile(r'\?[^"\s]*')  # of a URL
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
 MOST_FILES = 100_000
@@ -87,7 +88,8 @@ def told(error: Exception) -> str:
         said = f"{error.operation_name}: {code if CODE.fullmatch(code) else 'it is refused'}"
         return f"{said} ({ANONYMOUS})" if status_of(error) in NOT_ALLOWED and is_anonymous() else said
     shown = tuple(getattr(exceptions, name) for name in SHOWN)
-    return redact(str(error)).rstrip(".") if isinstance(error, shown) else HIDDEN.format(type(error).__name__)
+    text = QUESTION.sub("", redact(str(error))).rstrip(".")
+    return text if isinstance(error, shown) else HIDDEN.format(type(error).__name__)
 
 
 def reached(named: str) -> tuple[Any, str, str]:

@@ -32,8 +32,10 @@ def told(kind: str, text: str, form: re.Pattern[str], env: Mapping[str, str]) ->
     value = text.format_map({name: env.get(name, "") for name in names})
     if all(map(env.get, names)) and form.fullmatch(value):
         return value
+    unset = [name for name in names if not env.get(name)]
+    odd = f"{' and '.join(names)}: a whole commit, or a URL without a user in it, is expected, as {kind} sets them."
     raise UsageProblem(
         what=f"This job of {kind} does not say what it is.",
-        why=f"{' or '.join(names)} is not set, or is not as {kind} sets it.",
+        why=f"{' and '.join(unset)} must be set." if unset else odd,
         fix="Hand these variables on as the job has them, or leave --from-ci out.",
     )

@@ -96,7 +96,8 @@ def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], Looking]:
 def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
     """Return what there is in some caches."""
     found, looking = entries(places)
-    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(looking.wrong))
+    wrong = (" ".join(f"{error.what} {error.why} {error.fix}".split()) for error in looking.errors)
+    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
 
 
 def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
@@ -130,10 +131,15 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
         for name in names:
             if name.rpartition("/")[2].startswith(wanted):
                 place_of.entry(name)
+    if looking.wrong and not fitting:
+        raise CacheInvalid(
+            what=f"There is no build {wanted!r} in what could be read.",
+            why="\n".join(looking.wrong),
+            fix=looking.errors[0].fix,
+        )
     if len(fitting) != 1:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
-            why="\n".join(looking.wrong),
             fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
         )
     [one] = fitting.values()
@@ -154,7 +160,7 @@ def stored(of: Place) -> list[Stored]:
     try:
         return [*of.writable.stored(of.named)]
     except (RefusedError, OSError) as error:
-        raise of.invalid(f"{error}.") from error
+        raise of.refused(error) from error
 
 
 def is_source(build: Stored) -> bool:
@@ -183,16 +189,43 @@ def check_named(of: Place, build: Stored) -> CheckedSource:
     return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong, read=was_read)
 
 
+class Hashed:
+    """What comes in pieces, as a file, with the SHA-256 and the size of what has come (bytes)."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.chunks, self.rest, self.digest, self.size = iter(chunks), b"", hashlib.sha256(), 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return at most so many bytes, or what there is next; nothing at the end."""
+        if not self.rest:
+            self.rest = next(self.chunks, b"")
+            self.digest.update(self.rest)
+            self.size += len(self.rest)
+        most = len(self.rest) if size < 0 else size
+        given, self.rest = self.rest[:most], self.rest[most:]
+        return given
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of what has come."""
+        return self.digest.hexdigest()
+
+
 def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     """Read a build to its end. Raises CacheInvalid where it is the server that fails."""
+    wrong = ""
     try:
         entry = of.entry(name)
         unpack.require_small(entry)
-        digest, size = hashlib.sha256(), 0
         with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += len(chunk)
+            content = Hashed(chunks)
+            if not entry.manifest.is_image:
+                try:
+                    unpack.compare(entry, content)
+                except CacheInvalid as error:
+                    wrong = error.why
+            while content.read(layout.PIECE):
+                pass
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
@@ -200,11 +233,10 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         module = folder.replace("--", "/", 1)
         was_read = not place.is_unread(error)
         return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
-    wrong = ""
-    if digest.hexdigest() != entry.manifest.sha256:
-        here = f"Its object has {size} bytes and the SHA-256 {digest.hexdigest()}"
+    if content.sha256 != entry.manifest.sha256:
+        here = f"Its object has {content.size} bytes and the SHA-256 {content.sha256}"
         wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
-    elif keys and entry.signed.signature and not place.signer(entry, keys):
+    elif not wrong and keys and entry.signed.signature and not place.signer(entry, keys):
         wrong = NOT_YOURS if signature.can_check() else f"{place.UNCHECKED}."
     state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
@@ -265,13 +297,14 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             kept |= {entry.manifest.object_name for entry in of.entries(new, [])}
             if any(name.startswith("manifests/") for name in unread):
                 kept |= {name for name in now if name.startswith("objects/")}
-            doomed = [one for one in doomed if one.name not in kept]
+            unread += [one.name for one in doomed if not one.is_file]
+            doomed = [one for one in doomed if one.is_file and one.name not in kept]
             for one in () if dry_run else doomed:
                 store.remove(of.named, one.name)
         if there and not dry_run:
             place.index(of)
     except RefusedError as error:
-        raise of.invalid(f"{error}.") from error
+        raise of.refused(error) from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
         raise problem or NotWritable(

@@ -160,6 +160,11 @@ def holds(named: str, name: str, size: int, sha256: str) -> bool:
             return is_long and hashlib.file_digest(stream, "sha256").hexdigest() == sha256
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno in NO_FILE - {errno.EISDIR}:  # what is put there takes its place
+            return False
+        error.filename = name
+        raise
 
 
 def put(named: str, name: str, stream: BinaryIO) -> None:
@@ -174,12 +179,15 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files of a cache, what is half written as well; what has another name, or is behind a link, is not."""
+    """Yield the files of a cache, what is half written as well, and what stands in the place of one, such as a link.
+
+    What has another name, or is behind a link, is none.
+    """
     for pattern in ("*", ".envkit-*", "objects/*", "sources/*", "manifests/*/*"):
         for path in sorted(folder.glob(pattern)):
             name = str(path.relative_to(folder))
-            linked = any(place.is_symlink() for place in (path, *path.parents[: name.count("/")]))
-            if OWN.fullmatch(name) and not linked and path.is_file():
+            behind = any(place.is_symlink() for place in path.parents[: name.count("/")])
+            if OWN.fullmatch(name) and not behind:
                 yield path
 
 
@@ -187,8 +195,13 @@ def stored(named: str) -> Iterator[Stored]:
     """Yield its files. Raises OSError."""
     folder = path_of(named)
     for path in files_of(folder):
-        state = path.stat()
-        yield Stored(name=str(path.relative_to(folder)), size=state.st_size, changed=state.st_mtime)
+        state = path.lstat()
+        yield Stored(
+            name=str(path.relative_to(folder)),
+            size=state.st_size,
+            changed=state.st_mtime,
+            is_file=not stat.S_ISDIR(state.st_mode),
+        )
 
 
 def remove(named: str, name: str) -> None:

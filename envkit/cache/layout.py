@@ -38,11 +38,15 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A file of a place; ``changed`` is when it was written (s since 1970)."""
+    """A file of a place; ``changed`` is when it was written (s since 1970).
+
+    It is no file where a folder stands in its place, which is not envkit's, and is not removed.
+    """
 
     name: str
     size: int
     changed: float
+    is_file: bool = True
 
 
 class Store(Protocol):

@@ -94,6 +94,11 @@ class SignedManifest:
         links = self.manifest.links if self.manifest.wheels else {}
         return replace(self, manifest=msgspec.structs.replace(self.manifest, files=links, provenance=provenance))
 
+    @property
+    def with_files(self) -> "SignedManifest":
+        """It, with all that was signed of it."""
+        return replace(self, manifest=record.decode(bytes(self.signed.manifest), Manifest))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -108,14 +113,16 @@ class Place:
             why = "Caches are not reached that way."
         if why or self.is_remote:
             try:
-                _ = urlsplit(self.named).port
+                _ = (parts := urlsplit(self.named)).port
+                why = why or ("It names no host." if parts.scheme.startswith("http") and not parts.netloc else "")
             except ValueError as error:
                 why = f"{error}." if "@" not in self.named else "It is no address."
         if not why:
             of_kind = ((form, says) for start, form, says in FORMS if self.named.startswith(start))
             why = next((says for form, says in of_kind if not form.fullmatch(self.named)), "")
         if why:
-            raise UsageProblem(what=f"{self.shown!a} is no place of a cache.", why=why, fix=KINDS)
+            shown = self.shown if self.named.strip() else self.named
+            raise UsageProblem(what=f"{shown!a} is no place of a cache.", why=why, fix=KINDS)
 
     @property
     def is_remote(self) -> bool:
@@ -179,13 +186,12 @@ class Place:
 
     def names(self) -> list[str]:
         """Return the names of its manifests. Raises CacheInvalid."""
-        from envkit.sources.answers import LoginError, RefusedError
+        from envkit.sources.answers import RefusedError
 
         try:
             listed = tuple(islice(self.store.names(self.named), MOST_BUILDS + 1))
         except RefusedError as error:
-            fix = "Check its name, the network and your right to read it."
-            raise self.invalid(f"{error}.", self.log_in if isinstance(error, LoginError) else fix) from error
+            raise self.refused(error) from error
         if len(listed) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
         return [name for name in dict.fromkeys(listed) if NAME.fullmatch(name)]
@@ -238,11 +244,11 @@ class Place:
                 yield chunks
         except (SlowError, UnreachableError) as error:  # it is the server that fails
             fix = "See that you can reach it, then run the same command again."
-            raise self.invalid(f"{name}: {error}.", fix) from error
+            raise self.invalid(f"{name}: {sentence(error)}", fix) from error
         except LoginError as error:
-            raise self.invalid(f"{name}: {error}.", self.log_in) from error
+            raise self.invalid(f"{name}: {sentence(error)}", self.log_in) from error
         except RefusedError as error:
-            raise self.invalid(f"{name}: {error}.", is_build=True) from error
+            raise self.invalid(f"{name}: {sentence(error)}", is_build=True) from error
 
     @contextmanager
     def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
@@ -266,6 +272,22 @@ class Place:
         with self.store.opened(self.named, source_of(sha256), most) as chunks:
             yield chunks
 
+    def refused(self, error: Exception) -> CacheInvalid:
+        """Say that the place cannot be read at all."""
+        return self.invalid(sentence(error), self.remedy(error, "read"))
+
+    def remedy(self, error: Exception, verb: str) -> str:
+        """Return what to do where a place cannot be read or written."""
+        from envkit.sources.answers import AbsentError, LoginError
+
+        if isinstance(error, LoginError):
+            return self.log_in
+        if self.is_remote and isinstance(error, AbsentError):
+            return "Check its name: there is nothing of that name."
+        if self.is_remote:
+            return f"Check its name, your settings for it, the network and your right to {verb} it."
+        return f"Check its name, and ask its owner for the right to {verb} it."
+
     def invalid(self, why: str, fix: str = "", *, is_build: bool = False) -> CacheInvalid:
         """Say that the place, or only a build in it, cannot be used."""
         at = quote(self.shown)
@@ -279,12 +301,13 @@ class Place:
 class Looking:
     """A look at the builds of some places, in order, of some folders of manifests or all; it is gone through once.
 
-    Afterwards it says what is ``wrong``, which places have ``none`` of these builds, and whose servers have ``failed``.
+    Afterwards it says what is ``wrong``, by which ``errors``, which places have ``none`` of these builds, and whose
+    servers have ``failed``.
     """
 
     def __init__(self, places: Iterable[Place], folders: Container[str] | None = None) -> None:
         self.places, self.folders = places, folders
-        self.wrong, self.none, self.failed = list[str](), list[Place](), set[Place]()
+        self.errors, self.none, self.failed = list[CacheInvalid](), list[Place](), set[Place]()
 
     def __iter__(self) -> Iterator[SignedManifest]:
         for place in self.places:
@@ -297,8 +320,13 @@ class Looking:
                 names = [name for name in every if self.folders is None or name.partition("/")[0] in self.folders]
                 self.none += [] if names else [place]
             yield from place.entries(names, wrong)
-            self.wrong += [f"{error.what} {error.why}" for error in wrong]
+            self.errors += wrong
             self.failed |= {place for error in wrong if is_of_server(error)}
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong, in words."""
+        return [f"{error.what} {error.why}" for error in self.errors]
 
 
 def is_of_server(error: CacheInvalid) -> bool:
@@ -457,28 +485,35 @@ def index(place: Place) -> None:
 
 
 @contextmanager
-def writing(to: Place, what: str) -> Iterator[None]:
-    """Say in one way why something cannot be put into a place, or was not: Interrupted on Ctrl-C.
-
-    Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
-    """
-    from envkit.sources.answers import LoginError, RefusedError, SlowError, TransientError
-
+def stoppable(to: Place) -> Iterator[None]:
+    """Say on Ctrl-C what is to be done to go on with what writes to a place. Raises Interrupted."""
     try:
         with process.interruptible():
             yield
     except Interrupted as stopped:
-        stopped.why = f"{what} was being put into {to.shown}."
+        stopped.why = f"What is in {to.shown} is whole."
         stopped.fix = AGAIN
         raise
+
+
+@contextmanager
+def writing(to: Place, what: str) -> Iterator[None]:
+    """Say in one way why something cannot be put into a place.
+
+    Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
+    """
+    from envkit.sources.answers import RefusedError, SlowError, TransientError
+
+    try:
+        yield
     except (SlowError, TransientError) as error:
         raise CacheSilent(
             what=f"Nothing can be put into {to.shown}: its server does not answer, or fails.",
-            why=f"{error}.",
+            why=sentence(error),
             fix=f"Check its name and the network. Once it answers: {AGAIN[0].lower()}{AGAIN[1:]}",
         ) from error
     except RefusedError as error:
-        raise not_written(to, f"{error}.", to.log_in if isinstance(error, LoginError) else "") from error
+        raise not_written(to, sentence(error), to.remedy(error, "write to")) from error
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
@@ -486,8 +521,18 @@ def writing(to: Place, what: str) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return what a system says of a failure, with the file if it names one."""
-    return ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
+    """Return what a system says of a failure, with the file if it names one: of two, that which is written."""
+    return ": ".join(str(part) for part in (error.strerror or error, error.filename2 or error.filename) if part)
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error says, with one full stop."""
+    return f"{str(error).rstrip('.')}."
+
+
+def is_blocked(error: NotWritable) -> bool:
+    """Say whether it is one file that could not be written, since a folder or a link stands in its place."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_FILE
 
 
 def not_written(to: Place, why: str, fix: str = "") -> NotWritable:

@@ -33,11 +33,17 @@ def names(named: str) -> tuple[str, ...]:
 
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
-    """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.answers import in_time, limited, whole
+    """Give a file in pieces. Raises RefusedError, also while it is read.
 
-    with connected() as connection, connection.opened(f"{named.rstrip('/')}/{name}") as (size, chunks):
-        yield whole(in_time(limited(chunks, size, most), SLOWEST), size)
+    A server that fails for one file is asked for no other: UnreachableError.
+    """
+    from envkit.sources.answers import TransientError, UnreachableError, in_time, limited, whole
+
+    try:
+        with connected() as connection, connection.opened(f"{named.rstrip('/')}/{name}") as (size, chunks):
+            yield whole(in_time(limited(chunks, size, most), SLOWEST), size)
+    except TransientError as error:
+        raise UnreachableError(str(error)) from error
 
 
 @contextmanager

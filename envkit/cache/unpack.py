@@ -12,11 +12,11 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from envkit.cache import prefixes
 from envkit.cache import wheels as of_wheels
-from envkit.cache.manifest import PREFIX, Manifest, PackedFile
+from envkit.cache.manifest import PREFIX, Manifest
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
@@ -115,7 +115,7 @@ def fetch(entry: SignedManifest, stream: "SupportsWrite[bytes]") -> None:
 class Bounded:
     """A stream of what zstd has packed, which gives no more than so many bytes."""
 
-    def __init__(self, packed: IO[bytes], most: int) -> None:
+    def __init__(self, packed: decompression.Readable | BinaryIO, most: int) -> None:
         self.chunks, self.left = decompression.of_zstd(packed), most
         self.chunk, self.at = b"", 0
 
@@ -134,30 +134,39 @@ class Bounded:
 
 def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
     """Unpack an object below a folder. Raises CacheInvalid, OSError."""
+    with packed.open("rb") as stream:
+        for name, content, is_program in members(entry, stream):
+            with of_wheels.new_file(f"{root}/{name}", is_program=is_program) as target:
+                target.write(content)
+
+
+def compare(entry: SignedManifest, packed: decompression.Readable | BinaryIO) -> None:
+    """Require that an object holds what its manifest says. Raises CacheInvalid, OSError."""
+    for _ in members(entry, packed):
+        pass
+
+
+def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) -> Iterator[tuple[str, bytes, bool]]:
+    """Yield name and content of each file of an object, and whether it can be executed, as its manifest says.
+
+    Raises CacheInvalid for what that does not say, OSError.
+    """
     rest = {name: file for name, file in entry.manifest.files.items() if not file.link}
     most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
     try:
-        with (
-            packed.open("rb") as stream,
-            tarfile.open(fileobj=cast("IO[bytes]", Bounded(stream, most)), mode="r|") as tar,
-        ):
+        with tarfile.open(fileobj=cast("IO[bytes]", Bounded(packed, most)), mode="r|") as tar:
             for member in tar:
                 expected, source = rest.pop(member.name, None), tar.extractfile(member)
                 if expected is None or member.type != tarfile.REGTYPE or source is None or member.size != expected.size:
                     raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
-                write(f"{root}/{member.name}", source.read(), expected, entry)
+                content = source.read()
+                if hashlib.sha256(content).hexdigest() != expected.sha256:
+                    raise bad(entry, f"The content of {member.name!r} is not what its manifest says.")
+                yield member.name, content, expected.is_program
     except (tarfile.TarError, *decompression.BROKEN, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error
     if rest:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")
-
-
-def write(path: str, content: bytes, packed_file: PackedFile, entry: SignedManifest) -> None:
-    """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
-    if hashlib.sha256(content).hexdigest() != packed_file.sha256:
-        raise bad(entry, f"The content of {os.path.basename(path)} is not what its manifest says.")  # noqa: PTH119
-    with of_wheels.new_file(path, is_program=packed_file.is_program) as stream:
-        stream.write(content)
 
 
 def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:

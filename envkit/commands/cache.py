@@ -11,8 +11,9 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from envkit.cache.contents import Checked, CheckedSource
     from envkit.cache.manifest import Manifest, Needs
     from envkit.cache.place import Place
 
@@ -78,7 +79,7 @@ def push(
     import os
 
     from envkit.cache import ci
-    from envkit.cache.place import Place
+    from envkit.cache.place import Place, stoppable
     from envkit.environments import prefix as place
     from envkit.install import cache_push as pushing
     from envkit.report import words
@@ -86,7 +87,8 @@ def push(
 
     job = ci.job(os.environ) if from_ci else None
     shown = console(err=True, tells=True)
-    done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, shown, has_layers=has_layers)
+    with stoppable(Place(named=to)):
+        done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, shown, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
 
@@ -132,14 +134,15 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     """
     from typing import get_args
 
-    from envkit.cache.place import Caches, Place
+    from envkit.cache.place import Caches, Place, stoppable
     from envkit.commands import json_types
     from envkit.install import cache_pull as work
     from envkit.report import words
     from envkit.report.progress import console
 
     caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
-    done = work.pull(caches, Place(named=to), name, every=every, console=console(err=True, tells=True))
+    with stoppable(Place(named=to)):
+        done = work.pull(caches, Place(named=to), name, every=every, console=console(err=True, tells=True))
     problem = work.problem(done)
     if as_json:
         echo_json(json_types.text(done))
@@ -176,6 +179,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         echo_json(json_types.text(listing))
     else:
+        is_several = len({item.place for item in listing.builds}) > 1
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
@@ -186,11 +190,11 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
                         *given(item.arguments),
                     ]
                 ),
-                item.signed_by or unchecked(item.signed),
+                item.signed_by or unchecked(item.signed), *([item.place] if is_several else []),
             )
             for item in listing.builds
         ]  # fmt: skip
-        heads = ("ID", "SIZE", "BUILT", "ON", "WHAT", "FOR", "SIGNED")
+        heads = ("ID", "SIZE", "BUILT", "ON", "WHAT", "FOR", "SIGNED", *(["IN"] if is_several else []))
         if rows or not listing.wrong:
             echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
         for text in listing.wrong:
@@ -248,12 +252,11 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     """Read every build in each PLACE, or in the caches of your configuration, and hold it against its manifest.
 
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
-    those behind a web server, which lists none. Ends with 4 where one is bad.
+    those behind a web server, which lists none. Ends with 4 where one is bad, or could not be read.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place
     from envkit.commands import json_types
-    from envkit.report import words
 
     verified = contents.verified(named(places), keys())
     tell_of_keys()
@@ -263,17 +266,17 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
         echo_json(json_types.text(verified))
     else:
         for item in verified.builds:
-            echo(
-                f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{f': {item.wrong}' if item.wrong else ''}"
-            )
-        echo(f"{words.count(len(verified.builds), 'build')}, {len(bad) or 'none'} bad.")
+            why, state = f": {item.wrong}" if item.wrong else "", item.state if item.read else "unread"
+            echo(f"{state:<8} {item.id[:12]} {item.module} in {item.place}{why}")
+        echo(counted("build", len(verified.builds), bad))
         checked: list[contents.Checked | contents.CheckedSource] = [*bad, *wrong]
         if any(contents.is_damaged(item) and Place(named=item.place).is_registry for item in checked):
             echo(f"{COLLECTED} Remove what is bad by 'envkit cache prune', have that run, then push again.")
         for source in wrong:
-            echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
+            state = "bad" if source.read else "unread"
+            echo(f"{state:<8} source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
-            echo(f"{words.count(len(verified.sources), 'source')}, {len(wrong) or 'none'} bad.")
+            echo(counted("source", len(verified.sources), wrong))
     return 4 if bad or wrong else 0
 
 
@@ -382,6 +385,15 @@ def unchecked(is_signed: bool) -> str:
         if keys() and signature.can_check()
         else "not checked"
     )
+
+
+def counted(what: str, number: int, wrong: "Sequence[Checked | CheckedSource]") -> str:
+    """Return how many there are, how many of them are bad, and how many could not be read."""
+    from envkit.report import words
+
+    unread = len([item for item in wrong if not item.read])
+    bad = len(wrong) - unread
+    return f"{words.count(number, what)}, {bad or 'none'} bad{f', {unread} unread' if unread else ''}."
 
 
 def tell_of_keys() -> None:

@@ -17,7 +17,7 @@ from envkit.cache.offers import untrusted
 from envkit.cache.place import Caches, Place, Sent, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
-from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
+from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, UsageProblem
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
@@ -82,7 +82,7 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: C
             fix="Check the name, the network and your right to read it, then run the same command again.",
         )
     order = {source.named: number for number, source in enumerate(places)}
-    builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, looking.wrong)
+    builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, places, looking.wrong)
     machine = None if every or is_id or not builds else here()
     failed = dict.fromkeys(looking.failed, "")
     done = tuple(copied(these, to, caches, machine, failed, console) for these in builds)
@@ -90,7 +90,7 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: C
 
 
 def chosen(
-    manifests: Sequence[SignedManifest], name: str | None, wrong: Sequence[str]
+    manifests: Sequence[SignedManifest], name: str | None, places: Sequence[Place], wrong: Sequence[str]
 ) -> tuple[list[list[SignedManifest]], bool]:
     """Return the builds that are meant, each as it is in each place, and whether they are meant by an id.
 
@@ -106,13 +106,15 @@ def chosen(
     for entry in manifests:
         if entry.id.startswith(name):
             by_id[entry.id].append(entry)
+    at = " ".join(quote(place.shown) for place in places)
+    if not manifests:
+        raise UsageProblem(what=f"There is no build in {at}.", fix="Push one there: envkit cache push NAME --to PLACE")
     if len(by_id) != 1:
-        at = {quote(build.place.shown) for build in manifests}
         names = sorted({build.manifest.provenance.lock.name for build in manifests})
         raise UsageProblem(
             what=f"More than one build begins with {name!r}." if by_id else f"There is no build for {name!r}.",
             why="\n".join([*wrong, f"There are builds for {', '.join(names) or 'nothing'}."]),
-            fix=f"Name one of these, or a build by its id: envkit cache list {' '.join(sorted(at))}",
+            fix=f"Name one of these, or a build by its id: envkit cache list {at}",
         )
     return list(by_id.values()), True
 
@@ -163,6 +165,11 @@ def copied(
         except HostProblem as error:  # of where it was to go
             state, why = "refused", (error.why,)
             break
+        except NotWritable as error:
+            if not place.is_blocked(error):
+                raise
+            state, why = "refused", (f"Something else stands in the place of its file: {error.why}",)
+            break
         origin, signed_by, why = entry.place, key, ()
         break
     return PulledBuild(
@@ -200,6 +207,9 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
                 with TransferProgress(console, f"Fetching {called}", size, stream.tell):
                     unpack.fetch(entry, stream)
                 stream.seek(0)
+                if not entry.manifest.is_image:
+                    unpack.compare(entry.with_files, stream)
+                    stream.seek(0)
             except OSError as error:
                 error.filename = error.filename or at
                 raise

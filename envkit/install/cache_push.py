@@ -99,6 +99,9 @@ def push(
             + (", without --sandbox." if is_folder else "."),
         )
     if key is not None:
+        if b"PUBLIC KEY" in files.read(key):
+            fix = "Name the private one, which only you can read."
+            raise UsageProblem(what=f"Nothing can be signed with {key}.", why="It is a public key.", fix=fix)
         signature.require_signs(key)
     verdict = proven(made, is_here=ci is not None)
     if isinstance(made, ModuleReceipt):
