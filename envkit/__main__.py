@@ -163,6 +163,9 @@ def end_as_damaged(error: Exception) -> None:
 
 try:
     from envkit.cli import run
+except KeyboardInterrupt:
+    print("envkit: stopped by Ctrl-C.", file=sys.stderr)
+    os._exit(130)
 except Exception as error:  # a library that is cut short can fail in any way
     end_as_damaged(error)
 

@@ -220,6 +220,20 @@ def test_anything_else_is_a_traceback(failing: Callable[[BaseException], None]) 
         run(["fail"])
 
 
+def test_ctrl_c_while_the_program_begins() -> None:
+    text = """
+import runpy, sys
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "envkit.cli": raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+sys.argv = ["envkit", "--version"]
+runpy.run_module("envkit", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", text], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "envkit: stopped by Ctrl-C.\n")
+
+
 @pytest.mark.parametrize("words", ["list", "list --json", "--help"])
 def test_a_closed_pipe_ends_quietly(words: str) -> None:
     command = f"{sys.executable} -m envkit {words} | true; exit ${{PIPESTATUS[0]}}"
