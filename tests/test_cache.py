@@ -28,7 +28,7 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, unpack
+from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, server, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
@@ -49,6 +49,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.sources import answers, signature
 from envkit.sources.answers import RefusedError
+from envkit.sources.pipconfig import PipSettings
 from envkit.system.decompression import zstd
 
 from .integration.site import needs
@@ -611,6 +612,25 @@ class TestManyBuilds:
             assert not [*Place(named=url).entries(self.names(20), wrong)]
         assert len(wrong) == 1 and "bytes came in" in wrong[0].why and place.is_of_server(wrong[0])
         assert time.monotonic() - began < 5
+
+    def test_a_silent_server_is_not_waited_for_as_long_as_pip_would(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ended = threading.Event()
+
+        class Silent(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                ended.wait(60)
+
+        monkeypatch.setattr(server, "asked", lambda: PipSettings(timeout_s=600.0))
+        monkeypatch.setattr(server, "CONNECT_S", 0.5)
+        monkeypatch.setattr(answers, "PATIENCE_S", 0.5)
+        wrong, began = list[CacheInvalid](), time.monotonic()
+        with serving(tmp_path, Silent) as url:
+            assert not [*Place(named=url).entries(self.names(20), wrong)]
+            took_s = time.monotonic() - began
+            ended.set()
+        assert len(wrong) == 1 and place.is_of_server(wrong[0]) and took_s < 20
 
     def test_they_are_looked_at_for_so_long(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         entry, wrong = pushed(tree, tmp_path / "cache"), list[CacheInvalid]()

@@ -48,10 +48,13 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
 
 @contextmanager
 def connected() -> Iterator["Connection"]:
-    """Give a connection with pip's settings of certificates and proxies, which gives up soon."""
+    """Give a connection with pip's settings of certificates and proxies, which gives up soon, whatever pip does."""
+    from envkit.sources.answers import PATIENCE_S
     from envkit.sources.connection import Connection
 
-    connection = Connection(settings(), connect_s=CONNECT_S, backoff_s=())
+    patient = settings()
+    hurried = msgspec.structs.replace(patient, timeout_s=min(patient.timeout_s, PATIENCE_S))
+    connection = Connection(hurried, connect_s=CONNECT_S, backoff_s=())
     try:
         yield connection
     finally:
