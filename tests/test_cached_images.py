@@ -122,6 +122,17 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     assert contents.prune(entry.place, 0, dry_run=False).removed == ()
 
 
+def test_what_can_sign_nothing_is_said(made: ImageReceipt, prefix: Prefix, folder: Path, tmp_path: Path) -> None:
+    """A public key is named as such; what cannot be read is said as before."""
+    key = tmp_path / "key"
+    key.write_text("-----BEGIN PUBLIC KEY-----\n")
+    with pytest.raises(UsageProblem) as told:
+        cache_push.push(prefix, made.name, Place(named=str(folder)), key)
+    assert told.value.why == "It is a public key."
+    with pytest.raises(HostProblem, match="is no key: it is not a file"):
+        cache_push.push(prefix, made.name, Place(named=str(folder)), tmp_path)
+
+
 def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
     """The image first, and of nothing that is there already that it is sent."""
     said = io.StringIO()

@@ -79,7 +79,7 @@ def asking() -> Iterator[None]:
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
     except (exceptions.ConnectionError, ProtocolError) as error:  # there was none, or it broke
-        raise UnreachableError(redact(str(error)).rpartition(": ")[2].rstrip(".)'")) from error
+        raise UnreachableError(redact(str(error)).rpartition("(Caused by ")[2].rstrip(".)'")) from error
     except (RequestException, HTTPError, ValueError) as error:
         kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError
         raise kind(redact(str(error)).rstrip(".")) from error

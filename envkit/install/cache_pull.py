@@ -227,7 +227,7 @@ def problem(done: Pulled) -> EnvkitError | None:
         return HostProblem(
             what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
             why="\n".join(listed(refused)),
-            fix="Copy these into a folder or a bucket; the others are there.",
+            fix="Remove what stands in their place, or copy them into another folder or bucket; the others are there.",
         )
     if bad or unsigned or unread or done.wrong:
         what = f"{words.count(len(bad) + len(unsigned) + len(unread), 'build')} could not be copied to {done.to}."

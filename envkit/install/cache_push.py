@@ -99,7 +99,7 @@ def push(
             + (", without --sandbox." if is_folder else "."),
         )
     if key is not None:
-        if b"PUBLIC KEY" in files.read(key):
+        if not signature.unusable(key):  # as a public key
             fix = "Name the private one, which only you can read."
             raise UsageProblem(what=f"Nothing can be signed with {key}.", why="It is a public key.", fix=fix)
         signature.require_signs(key)
