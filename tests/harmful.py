@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 PIECE = bytes(1 << 20)
 PAUSE_S = 0.05
-BOMB = gzip.compress(gzip.compress(bytes(200_000_000)))
+BOMB = gzip.compress(gzip.compress(bytes(200_000_000), 1))
 ANSWERS = {
     "its headers drip": (b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(b"x")),
     "its content drips": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", itertools.repeat(b" ")),

@@ -15,7 +15,7 @@ from envkit.cache import contents, layout
 from envkit.cache.place import Caches, Place
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.install import cache_push
-from envkit.sources import download
+from envkit.sources import download, pipconfig
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
 from envkit.sources.availability import Answers, ask
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
@@ -37,8 +37,8 @@ def sources(*urls: str) -> list[Source]:
 
 @pytest.fixture(autouse=True)
 def pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No index."""
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    """No index, and no program that is asked for it."""
+    monkeypatch.setattr(pipconfig, "pip_command", list)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 

@@ -7,6 +7,7 @@ import marshal
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -56,6 +57,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"lib/python{PYTHON}/site-packages"
 TOP = f"software/{MODULE}"
 ODD = re.compile(re.escape(manifest.PREFIX) + rb"|^\x7fELF|\0")  # what is refused, or would be with the prefix in it
+PREFIX = "a-prefix-of-some-length"
 PROGRAMS = "alpha/run.sh", "alpha-1.0.data/scripts/alpha-run"
 
 
@@ -76,6 +78,12 @@ def wheel(folder: Path, name: str, files: Mapping[str, str | bytes], programs: t
             info.external_attr = (0o100755 if file in programs else 0o100644) << 16
             archive.writestr(info, text)
     return path
+
+
+def pip_install(tree: Tree, path: Path) -> None:
+    """Have the real pip install a wheel into the module."""
+    words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
+    subprocess.run([sys.executable, "-m", "pip", *words, path], check=True, capture_output=True)
 
 
 def digest(path: Path) -> str:
@@ -106,9 +114,10 @@ class Installed:
     wheels: dict[str, Path]
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Installed:
-    """Have the real pip install two wheels into a module, as EasyBuild does."""
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder in which the real pip has installed two wheels into a module, as EasyBuild does, and a copy of it."""
+    folder = tmp_path_factory.mktemp("pip")
     first: dict[str, str | bytes] = {
         "alpha/__init__.py": "def main():\n    return __file__\n\nclass Nested:\n    def where(self):\n        pass\n",
         "alpha/data.bin": bytes(range(256)) * 500,
@@ -118,12 +127,22 @@ def installed(tmp_path: Path) -> Installed:
         "shared/same.py": "number = 3\n",
     }
     second = {"beta.py": "from alpha import main\n", "shared/two.py": "number = 2\n", "shared/same.py": "number = 3\n"}
-    made = wheel(tmp_path / "wheels", "alpha", first, PROGRAMS), wheel(tmp_path / "wheels", "beta", second)
-    tree = tree_in(tmp_path / "a-prefix-of-some-length")
-    words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
+    made = wheel(folder / "wheels", "alpha", first, PROGRAMS), wheel(folder / "wheels", "beta", second)
+    tree = tree_in(folder / PREFIX)
     for one in made:
-        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
-    return Installed(tree=tree, wheels=by_digest(*made))
+        pip_install(tree, one)
+    return folder, Path(shutil.copytree(folder, f"{folder}-as-it-was", symlinks=True))
+
+
+@pytest.fixture
+def installed(template: tuple[Path, Path]) -> Installed:
+    """Put back what pip has installed: Python that is compiled knows the place."""
+    folder, kept = template
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder, symlinks=True)
+    return Installed(
+        tree=Tree(root=folder / PREFIX / "x86_64-py3.11"), wheels=by_digest(*sorted((folder / "wheels").iterdir()))
+    )
 
 
 def packed(tree: Tree, used: Mapping[str, Path], path: Path) -> Manifest:
@@ -264,8 +283,7 @@ class TestMoved:
         prefix = str(tmp_path / "sw")
         text = f"where = '{prefix}/lib', '{prefix[:5]}' '{prefix[5:]}/share', '{prefix[1:].ljust(47, '_')}'\n"
         one = wheel(tmp_path / "wheels", "odd", {"odd.py": text})
-        words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
-        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
+        pip_install(tree, one)
         entry = pushed(tree, by_digest(one), tmp_path / "cache")
         new = put(entry, tmp_path / "another", by_digest(one))
         assert (new.root / TOP / SITE / "odd.py").read_text() == text
@@ -299,10 +317,9 @@ class TestMoved:
         ],
     )  # fmt: skip
     def test_what_an_object_leaves_out_is_taken_of_a_wheel(self, name: str, tmp_path: Path) -> None:
-        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        tree = tree_in(tmp_path / PREFIX)
         one = wheel(tmp_path / "wheels", "odd", {"odd/__init__.py": "", name: "own content\n"})
-        words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
-        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
+        pip_install(tree, one)
         new = put(pushed(tree, by_digest(one), tmp_path / "cache"), tmp_path / "another", by_digest(one))
         assert (new.root / TOP / SITE / name).read_text() == "own content\n"
 
@@ -310,7 +327,7 @@ class TestMoved:
     def test_a_source_that_has_an_odd_name_or_is_large(
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        tree = tree_in(tmp_path / PREFIX)
         one = wheel(tmp_path / "wheels", "odd", {"odd.py": "", name: "x = 1\n" * (100 if name == "big.py" else 1)})
         with zipfile.ZipFile(one) as archive:
             archive.extractall(tree.root / TOP / SITE)
@@ -328,7 +345,7 @@ class TestMoved:
         assert packed(installed.tree, installed.wheels, tmp_path / "two") == before
 
     def test_a_file_that_is_in_a_wheel_twice(self, tmp_path: Path) -> None:
-        tree, path = tree_in(tmp_path / "a-prefix-of-some-length"), tmp_path / "twice-1.0-py3-none-any.whl"
+        tree, path = tree_in(tmp_path / PREFIX), tmp_path / "twice-1.0-py3-none-any.whl"
         with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
             warnings.simplefilter("ignore")
             for text in ("first", "second"):
@@ -370,7 +387,7 @@ def test_any_wheels_and_any_changes(
         wheel(tmp_path / "wheels", "alpha", first, tuple(programs)),
         wheel(tmp_path / "wheels", "beta", second, tuple(programs)),
     )
-    tree = tree_in(tmp_path / "a-prefix-of-some-length")
+    tree = tree_in(tmp_path / PREFIX)
     site = tree.root / TOP / SITE
     for one in made:
         with zipfile.ZipFile(one) as archive:
@@ -494,7 +511,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("name", ["../../../../../../evil.py", "/evil.py", "x/../../../../../evil.py"])
     def test_a_name_that_leads_elsewhere(self, name: str, tmp_path: Path) -> None:
-        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        tree = tree_in(tmp_path / PREFIX)
         bad = wheel(tmp_path / "wheels", "bad", {"bad.py": "x = 1\n", name: "evil\n"})
         (tree.root / TOP / SITE / "bad.py").write_text("x = 1\n")
         entry = pushed(tree, by_digest(bad), tmp_path / "cache")

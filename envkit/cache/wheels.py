@@ -119,6 +119,8 @@ def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]
     """
     targets = {name: target for name in sorted(sources) if (target := compiled_name(name))}
     small = {name: target for name, target in targets.items() if (tree.root / name).stat().st_size <= files.MOST}
+    if not small:
+        return
     with temporary.folder("compile") as folder:
         listed, content = folder / "listed", folder / "content"
         listed.write_bytes(b"".join(os.fsencode(f"{name}\0{target}\0") for name, target in small.items()))

@@ -14,6 +14,7 @@ from envkit.diagnose.rule import Rule, Sign
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
+DONE = 0  # the place of the sign that all went well
 APART = 3000  # bytes between two looks at one line for the same sign
 COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)")
 AT_ONCE_S = 1.5  # of the processor, for a log of any size
@@ -90,8 +91,9 @@ class WatchedSign:
 class Search:
     """The search in logs: for rules, the signs that they ask for, and the one that says that all went well.
 
-    To make it takes longer than to read most logs. ``groups`` has for each literal the places in ``watches`` of those
-    that have it, ``literals`` for each of these the places of its literals.
+    To make it takes longer than to read most logs. ``places`` says where in ``watches`` each sign is that no rule is;
+    ``groups`` has for each literal the places of those that have it, ``literals`` for each of these the places of its
+    literals.
     """
 
     def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
@@ -103,7 +105,7 @@ class Search:
                 watch = signs.setdefault(sign, WatchedSign(sign=sign))
                 watch.always |= sign == rule.preceded_by
                 watch.survives |= rule.survives
-        self.signs = tuple(signs)  # the first one is ``done``
+        self.places = {sign: place for place, sign in enumerate(signs)}
         of_rules = [WatchedSign(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps) for rule in rules]
         self.watches = (*signs.values(), *of_rules)
         wanted: dict[bytes, list[int]] = {}
@@ -122,15 +124,25 @@ class Scan:
     """One pass over a log, a chunk of whole lines at a time."""
 
     def __init__(self, search: Search) -> None:
+        self.search, self.automaton = search, search.automaton
         self.seen = ScannedLog()
-        self.literals, self.automaton = search.literals, search.automaton
-        own = [replace(watch, place=place) for place, watch in enumerate(search.watches)]
-        self.context = dict(zip(search.signs, own, strict=False))
-        self.done = own[0]
-        self.watches = [[own[place] for place in together] for together in search.groups]
+        self.watched = dict[int, WatchedSign]()
+        self.watches = dict[int, list[WatchedSign]]()
         self.noted = dict[int, WatchedSign]()
-        self.passed = [0] * len(self.watches)
+        self.passed = [0] * len(search.groups)
         self.base = 0
+
+    def watch(self, place: int) -> WatchedSign:
+        """Return the sign of a place in this log; most are in none, so each is made where it is first seen."""
+        if place not in self.watched:
+            self.watched[place] = replace(self.search.watches[place], place=place)
+        return self.watched[place]
+
+    def watches_of(self, index: int) -> list[WatchedSign]:
+        """Return the signs that have a literal."""
+        if index not in self.watches:
+            self.watches[index] = [self.watch(place) for place in self.search.groups[index]]
+        return self.watches[index]
 
     def read(self, chunk: bytes) -> None:
         """Look at some whole lines, at each, or each part of a long one, once for each sign."""
@@ -148,7 +160,8 @@ class Scan:
                 text = chunk[begin:end].decode(errors="replace").strip()
                 until = min(end, start + APART)
             passed[index] = FOREVER
-            for watch in self.watches[index]:
+            watches = self.watches.get(index) or self.watches_of(index)
+            for watch in watches:
                 if watch.is_open and watch.seen <= base + start:
                     watch.seen = base + until
                     match = watch.sign.fits(f"{text} {below(chunk, start)}" if watch.wraps else text)
@@ -163,7 +176,7 @@ class Scan:
         """Take note of a line that fits a sign."""
         if watch.rule is not None:
             self.hit(watch, watch.rule, line, match)
-        elif watch is self.done:
+        elif watch.place == DONE:
             self.forget()
         else:
             watch.last, watch.is_open = line, watch.always
@@ -172,7 +185,7 @@ class Scan:
 
     def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
-        above = self.context[rule.preceded_by].last if rule.preceded_by is not None else None
+        above = self.watch(self.search.places[rule.preceded_by]).last if rule.preceded_by is not None else None
         if rule.preceded_by is not None and (above is None or line.number - above.number > rule.within):
             return
         groups = {name: value or "" for name, value in match.groupdict().items()}
@@ -186,7 +199,7 @@ class Scan:
             del self.noted[watch.place]
             watch.is_open, watch.last = True, None
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
-            for index in self.literals[watch.place]:
+            for index in self.search.literals[watch.place]:
                 self.passed[index] = 0
 
 

@@ -11,7 +11,8 @@ else:
     from backports import zstd as zstd
 
 MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it, zstd -19 a thirtieth, and zstd --long half
-CHUNK = 1 << 20  # bytes
+CHUNK = 1 << 20  # bytes at most that come out at once
+PACKED = 1 << 16  # bytes read at once: what is left of them is copied at the end of each stream, which may be tiny
 
 
 class Readable(Protocol):
@@ -68,7 +69,7 @@ def of_zstd(raw: Readable | BinaryIO) -> Iterator[bytes]:
 
 def unpacked(command: str, raw: Readable | BinaryIO, new: Callable[[], Decompressor]) -> Iterator[bytes]:
     """Yield what was packed, one stream after another, each by a new decompressor; zeros may stand between them."""
-    data = raw.read(CHUNK)
+    data = raw.read(PACKED)
     while data:
         decompressor = new()
         while not decompressor.eof:
@@ -80,7 +81,7 @@ def unpacked(command: str, raw: Readable | BinaryIO, new: Callable[[], Decompres
                 if "Memory usage limit" in str(error) or "too much memory" in str(error):
                     raise TooMuchMemoryError(command) from error
                 raise
-            data = raw.read(CHUNK) if decompressor.needs_input and not decompressor.eof else b""
+            data = raw.read(PACKED) if decompressor.needs_input and not decompressor.eof else b""
         data = decompressor.unused_data.lstrip(b"\0")
-        while not data and (more := raw.read(CHUNK)):
+        while not data and (more := raw.read(PACKED)):
             data = more.lstrip(b"\0")

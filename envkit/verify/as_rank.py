@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.diagnose import judge as diagnose
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
@@ -38,8 +39,9 @@ FRESH_S = 15.0
 BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
-HASTE_S = 0.6
+HASTE_S = 0.5
 FAILED = (1, 2, 126, 127)  # how a Python ends that cannot start the probe
+READY = (0, 1)  # which ranks of a node are ready to report in haste: the rules about failures take long to read
 HELD = "held"
 UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
 
@@ -88,8 +90,8 @@ def verify_as_rank(
         try:
             work(own, env)
             return report(own, show) if own.is_first else await_verdict(own, show)
-        except Interrupted:
-            report_in_haste(own, show)
+        except Interrupted as stop:
+            report_in_haste(own, show, until=stop.at + HASTE_S)
             raise
 
 
@@ -123,6 +125,8 @@ def attending(own: Attendance) -> Iterator[None]:
 
 def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank; leave what was said where the environment could not be entered."""
+    if (own.started.local_rank or 0) in READY:
+        threading.Thread(target=diagnose.search, daemon=True).start()
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     if own.unseen and own.options.limit_s is None:
         probe += ["--limit", f"init={UNSEEN_S:g}"]
@@ -196,15 +200,15 @@ def report(own: Attendance, show: Callable[[Report], int], patience_s: float = P
     return status
 
 
-def report_in_haste(own: Attendance, show: Callable[[Report], int]) -> None:
+def report_in_haste(own: Attendance, show: Callable[[Report], int], until: float) -> None:
     """Show the report when told to stop, as rank 0, or in its stead if it has gone; clear away.
 
-    Open MPI ends a rank for good one second after it has told it to stop.
+    Open MPI ends a rank for good one second after it has told it to stop. So the others' facts are awaited for a part
+    of that only; ``until`` is in seconds since 1970.
     """
-    deadline = time.time() + HASTE_S
     records = gather(own.meeting.shared)
     build_report(own, records, in_haste=True)  # its files are read while the others may still leave their facts
-    while not (records.complete and all(records.complete.values())) and time.time() < deadline:
+    while not (records.complete and all(records.complete.values())) and time.time() < until:
         time.sleep(0.02)
         records = gather(own.meeting.shared)
     first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in records.facts)

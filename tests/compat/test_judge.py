@@ -161,16 +161,16 @@ def test_no_triple_or_more_works_without_joint_evidence() -> None:
     assert working > 20
 
 
-@pytest.mark.parametrize("part", PARTS, ids="=".join)
-def test_each_part_works_alone_and_shortened(part: tuple[str, str]) -> None:
-    name, version = part
-    for count in range(1, len(version.split(".")) + 1):
-        if ".post" in version and count == len(version.split(".")) - 1:
-            continue  # what 1.5.1.post0 mends is not 1.5.1
-        short = version if known().component[name].names else ".".join(version.split(".")[:count])
-        judged = judge({name: short})
-        assert judged.unproven == ()
-        assert judged.verdict in (Verdict.WORKS, Verdict.RISKY)
+@pytest.mark.parametrize("name", sorted({name for name, _ in PARTS}))
+def test_each_part_works_alone_and_shortened(name: str) -> None:
+    for version in (version for part, version in PARTS if part == name):
+        for count in range(1, len(version.split(".")) + 1):
+            if ".post" in version and count == len(version.split(".")) - 1:
+                continue  # what 1.5.1.post0 mends is not 1.5.1
+            short = version if known().component[name].names else ".".join(version.split(".")[:count])
+            judged = judge({name: short})
+            assert judged.unproven == (), short
+            assert judged.verdict in (Verdict.WORKS, Verdict.RISKY), short
 
 
 @pytest.mark.parametrize(

@@ -361,14 +361,14 @@ class TestWhatCounts:
         self, write: Write, prefix: Prefix, text: str, words: list[str], capsys: Output
     ) -> None:
         write("user", text)
-        run(["install", *words, "--dry-run", "--prefix", str(prefix.root)])
+        run(["install", *words, "--dry-run", "--offline", "--prefix", str(prefix.root)])
         said = capsys.readouterr()
         assert "contradict" not in said.err and "goes with --method" not in said.err
         assert words[0] in said.out + said.err
 
     def test_counts_where_no_stack_is_named(self, write: Write, prefix: Prefix, capsys: Output) -> None:
         write("user", 'method = "apptainer"\nframework = "tensorflow"')
-        run(["install", "--dry-run", "--prefix", str(prefix.root)])
+        run(["install", "--dry-run", "--offline", "--prefix", str(prefix.root)])
         assert "tensorflow-2.21-cpu-image" in "".join(capsys.readouterr())
 
 
