@@ -28,7 +28,20 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, contents, fit, folder, layout, manifest, pack, place, prefixes, server, unpack
+from envkit.cache import (
+    binaries,
+    contents,
+    fit,
+    folder,
+    layout,
+    manifest,
+    pack,
+    place,
+    prefixes,
+    publishing,
+    server,
+    unpack,
+)
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
@@ -136,7 +149,7 @@ def pushed(tree: Tree, folder: Path, signed: bytes = b"", **needs: Any) -> Signe
     path = folder.with_name("packed")
     made = described(packed(tree, path), **needs)
     with path.open("rb") as stream:
-        place.publish(Place(named=str(folder)), made, stream, signed)
+        publishing.publish(Place(named=str(folder)), made, stream, signed)
     return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
 
 
@@ -586,7 +599,7 @@ def instead(path: Path, kind: str) -> None:
 
 def pushed_again(tree: Tree, folder: Path) -> SignedManifest:
     """Push the module as the command does, which says what a system refuses."""
-    with place.writing(Place(named=str(folder)), MODULE):
+    with publishing.writing(Place(named=str(folder)), MODULE):
         return pushed(tree, folder)
 
 
@@ -780,7 +793,7 @@ class TestManyBuilds:
         before = below(tmp_path / "cache")
         monkeypatch.setattr(folder, "opened", failing)
         with (tmp_path / "packed").open("rb") as stream, pytest.raises(CacheInvalid, match="cannot be used"):
-            place.publish(entry.place, entry.manifest, stream, b"")
+            publishing.publish(entry.place, entry.manifest, stream, b"")
         monkeypatch.setattr(folder, "opened", opened)
         assert below(tmp_path / "cache") == before
         assert entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json").signed.signature
@@ -808,13 +821,13 @@ class TestFolder:
     def test_a_second_push_sends_nothing(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
         with (tmp_path / "packed").open("rb") as stream:
-            assert not place.publish(entry.place, entry.manifest, stream, b"")
+            assert not publishing.publish(entry.place, entry.manifest, stream, b"")
             (tmp_path / "cache/index.json").unlink()  # whoever pushed it was killed before the end
             stream.seek(0)
-            assert not place.publish(entry.place, entry.manifest, stream, b"")
+            assert not publishing.publish(entry.place, entry.manifest, stream, b"")
             assert (tmp_path / "cache/index.json").is_file()
             stream.seek(0)
-            assert place.publish(entry.place, entry.manifest, stream, b"a signature")
+            assert publishing.publish(entry.place, entry.manifest, stream, b"a signature")
         assert len(entry.place.names()) == 1
 
     def test_a_signature_that_no_key_verifies_is_replaced(self, tree: Tree, tmp_path: Path) -> None:
@@ -829,10 +842,10 @@ class TestFolder:
         entry = pushed(tree, tmp_path / "cache", b"junk")
         (tmp_path / "manifest").write_bytes(msgspec.json.encode(entry.manifest))
 
-        def push(key: str, keys: list[str]) -> place.Sent:
+        def push(key: str, keys: list[str]) -> publishing.Sent:
             signed = signature.signature_of(tmp_path / "manifest", tmp_path / key)
             with (tmp_path / "packed").open("rb") as stream:
-                return place.publish(entry.place, entry.manifest, stream, signed, keys)
+                return publishing.publish(entry.place, entry.manifest, stream, signed, keys)
 
         push("own", [str(public)])
         there = entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json")
@@ -848,7 +861,7 @@ class TestFolder:
         def push(one: Manifest) -> None:
             try:
                 with (tmp_path / "packed").open("rb") as stream:
-                    place.publish(Place(named=str(tmp_path / "cache")), one, stream, b"")
+                    publishing.publish(Place(named=str(tmp_path / "cache")), one, stream, b"")
             except Exception as error:
                 errors.append(error)
 
@@ -879,7 +892,7 @@ class TestFolder:
         monkeypatch.setattr(fcntl, "flock", refused)
         monkeypatch.setattr(folder, "LOCKED_S", 1.0)
         entry = pushed(tree, tmp_path / "cache")
-        assert place.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+        assert publishing.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
 
     def test_a_folder_that_everybody_may_write_to_is_refused(self, tmp_path: Path) -> None:
         """What is made in it would be for its owner alone."""
@@ -926,13 +939,13 @@ class TestFolder:
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
         with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
-            with place.writing(Place(named=str(tmp_path / "cache")), "It"):
+            with publishing.writing(Place(named=str(tmp_path / "cache")), "It"):
                 pushed(tree, tmp_path / "cache")
         assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
 
     def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
-        assert place.reason(OSError(errno.EPERM, "No")) == "No"
-        assert place.reason(OSError(errno.EPERM, "No", "/a")) == "No: /a"
+        assert publishing.reason(OSError(errno.EPERM, "No")) == "No"
+        assert publishing.reason(OSError(errno.EPERM, "No", "/a")) == "No: /a"
 
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
         entry, full = pushed(tree, tmp_path / "cache"), 0
@@ -960,7 +973,7 @@ class TestFolder:
                 leave(small, free)
                 try:
                     with (tmp_path / "packed").open("rb") as stream:
-                        place.publish(Place(named=str(small)), made, stream, b"")
+                        publishing.publish(Place(named=str(small)), made, stream, b"")
                 except OSError as error:
                     full += 1
                     assert error.errno == errno.ENOSPC
@@ -1089,7 +1102,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
         assert (gone.removed, gone.unread, found[0]) == ((), (), "bad" if was == "bad" else "unsigned")
         monkeypatch.setattr(contents, "check", check)
         [left] = contents.verified([entry.place], ()).builds
-        assert left.state == ("unsigned" if was == "bad" else "good") and place.indexed(entry.place)
+        assert left.state == ("unsigned" if was == "bad" else "good") and publishing.indexed(entry.place)
 
     def test_a_manifest_that_goes_while_its_object_is_sent_is_sent_again(
         self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1256,7 +1269,7 @@ class TestPlanted:
         huge = msgspec.structs.replace(described(of), unpacked=unpack.MOST + 1)
         (tmp_path / "cache").mkdir()
         with (tmp_path / "packed").open("rb") as stream:
-            place.publish(Place(named=str(tmp_path / "cache")), huge, stream, b"")
+            publishing.publish(Place(named=str(tmp_path / "cache")), huge, stream, b"")
         [found] = contents.verified([Place(named=str(tmp_path / "cache"))], []).builds
         assert found.state == "bad"
         assert found.wrong.endswith("It is too large.")
@@ -1298,7 +1311,7 @@ class TestTrust:
         made = described(packed(tree, path))
         (folder.with_name("manifest")).write_bytes(msgspec.json.encode(made))
         with path.open("rb") as stream:
-            place.publish(
+            publishing.publish(
                 Place(named=str(folder)), made, stream, signature.signature_of(folder.with_name("manifest"), key)
             )
         return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")

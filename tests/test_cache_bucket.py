@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cache import bucket, contents, layout, place
+from envkit.cache import bucket, contents, layout, place, publishing
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest
 from envkit.environments.prefix import Tree
@@ -57,10 +57,10 @@ def tree(tmp_path: Path) -> Tree:
     return module_in(tmp_path / "a-prefix-of-some-length")
 
 
-def publish(made: Manifest, at: Path, to: Place = HERE) -> place.Sent:
+def publish(made: Manifest, at: Path, to: Place = HERE) -> publishing.Sent:
     """Push a build."""
     with at.open("rb") as stream:
-        return place.publish(to, made, stream, b"")
+        return publishing.publish(to, made, stream, b"")
 
 
 def pushed(tree: Tree, folder: Path) -> SignedManifest:
@@ -79,7 +79,7 @@ class TestBucket:
         assert HERE.names() == [f"Horovod--1.0-toy/{entry.id}.json"]
         assert (put(entry, tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
         assert not publish(entry.manifest, tmp_path / "packed")
-        assert place.indexed(HERE) == (f"Horovod--1.0-toy/{entry.id}.json",)
+        assert publishing.indexed(HERE) == (f"Horovod--1.0-toy/{entry.id}.json",)
         assert [one.state for one in contents.verified([HERE], ()).builds] == ["unsigned"]
 
     def test_the_root_of_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ class TestBucket:
         for thread in threads:
             thread.join()
         assert errors == []
-        assert sorted(place.indexed(HERE)) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
+        assert sorted(publishing.indexed(HERE)) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
 
     def test_what_is_removed(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         entry, content = pushed(tree, tmp_path), b"of no manifest"
@@ -131,7 +131,7 @@ class TestBucket:
         assert [one.state for one in contents.verified([HERE], ()).builds] == ["bad"]
         gone = contents.prune(HERE, 0, dry_run=False).removed
         assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", damaged}
-        assert place.indexed(HERE) == ()
+        assert publishing.indexed(HERE) == ()
 
     def test_what_is_not_of_a_cache_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "LEFT_S", -60.0)
@@ -231,7 +231,7 @@ class TestRefused:
         with serving(Path("/proc/nonexistent"), Closed) as url:
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
             refusal = self.refusal()
-            with pytest.raises(NotWritable) as told, place.writing(HERE, "It"):
+            with pytest.raises(NotWritable) as told, publishing.writing(HERE, "It"):
                 HERE.writable.require(HERE.named)
         anonymous = "there are no credentials, so it was asked as anybody may"
         assert refusal.why == f"ListObjectsV2: AccessDenied ({anonymous})."
@@ -365,7 +365,7 @@ class TestRefused:
         made = described(packed(tree, tmp_path / "packed"))
         with serving(Path("/proc/nonexistent"), Small) as url:
             monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-            with pytest.raises(HostProblem, match="is too large for") as refused, place.writing(HERE, "It"):
+            with pytest.raises(HostProblem, match="is too large for") as refused, publishing.writing(HERE, "It"):
                 publish(made, tmp_path / "packed")
         assert refused.value.fix == "Push it into a folder or a registry."
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import contents, folder, layout, place, unpack
+from envkit.cache import contents, folder, layout, place, publishing, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Signed
 from envkit.cache.place import Caches, Place, SignedManifest
@@ -93,7 +93,7 @@ def publish(made: Manifest, folder: Path, key: Path | None = None) -> SignedMani
     if key:
         signed = signature.signature_of(told, key)
     with folder.with_name("packed").open("rb") as stream:
-        place.publish(Place(named=str(folder)), made, stream, signed)
+        publishing.publish(Place(named=str(folder)), made, stream, signed)
     return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
 
 
@@ -195,16 +195,16 @@ class TestChosen:
     ) -> None:
         first, second = self.both(tree, tmp_path)
         monkeypatch.setattr(folder, "refuses", lambda _: "It is too long.")
-        put, said = place.put, list[str]()
+        put, said = publishing.put, list[str]()
 
-        def refusing(to: Place, build: Manifest, *words: Any) -> place.Sent:
+        def refusing(to: Place, build: Manifest, *words: Any) -> publishing.Sent:
             said.append(build.key)
             if len(said) == 1:
                 return put(to, build, *words)
             monkeypatch.setattr(folder, "refuses", lambda _: "")
             return put(to, build, *words)
 
-        monkeypatch.setattr(place, "put", refusing)
+        monkeypatch.setattr(publishing, "put", refusing)
         done = take(first.place, new)
         assert sorted(states(done)) == ["copied", "refused"] and {*said} == {first.id, second.id}
         problem = cache_pull.problem(done)
@@ -436,7 +436,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as changed:
             changed.setattr(unpack, "fetch", stopped)
-            with pytest.raises(Interrupted) as told, place.stoppable(new):
+            with pytest.raises(Interrupted) as told, publishing.stoppable(new):
                 take(entry.place, new)
         assert told.value.exit_code == 130
         assert told.value.why == f"What is in {new.shown} is whole."
@@ -469,7 +469,7 @@ class TestInterrupted:
         entry = pushed(tree, tmp_path / "cache")
         text = f"""
 import os, signal, sys
-from envkit.cache import folder, place, unpack
+from envkit.cache import folder, publishing, unpack
 from envkit.cache.place import Caches, Place
 from envkit.install import cache_pull
 from envkit.system import files
@@ -480,7 +480,7 @@ if step == "manifest":
     put = folder.put
     folder.put = lambda named, name, stream: die() if name.startswith("manifests") else put(named, name, stream)
 if step == "fetch": unpack.fetch = die
-if step == "index": place.index = die
+if step == "index": publishing.index = die
 caches = Caches(places=({entry.place.named!r},), keys=(), unsigned=True)
 cache_pull.pull(caches, Place(named={new.named!r}), None, every=True)
 """

@@ -22,7 +22,8 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import contents, manifest, oci, unpack
 from envkit.cache.manifest import Ci, Manifest, PackedFile
 from envkit.cache.offers import NO_KEYS, FoundBuilds, lines
-from envkit.cache.place import Caches, Place, SignedManifest, publish
+from envkit.cache.place import Caches, Place, SignedManifest
+from envkit.cache.publishing import publish
 from envkit.cli import run
 from envkit.environments import filelocks, receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import layout, place, unpack
+from envkit.cache import layout, place, publishing, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
@@ -268,7 +268,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
 
     try:
         store = of.writable
-        place.require_cache(of)
+        publishing.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
         kept, old, bad, unread = set[str](), list[Stored](), list[Stored](), list[str]()
         named = [there[f"manifests/{name}"] for name in of.names() if f"manifests/{name}" in there]
@@ -302,14 +302,14 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             for one in () if dry_run else doomed:
                 store.remove(of.named, one.name)
         if there and not dry_run:
-            place.index(of)
+            publishing.index(of)
     except RefusedError as error:
         raise of.refused(error) from error
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
         raise problem or NotWritable(
             what=f"{of.shown} could not be tidied up.",
-            why=place.reason(error),
+            why=publishing.reason(error),
             fix="Ask its owner for the right to.",
         ) from error
     removed = tuple(one.name for one in doomed)

@@ -79,7 +79,8 @@ def push(
     import os
 
     from envkit.cache import ci
-    from envkit.cache.place import Place, stoppable
+    from envkit.cache.place import Place
+    from envkit.cache.publishing import stoppable
     from envkit.environments import prefix as place
     from envkit.install import cache_push as pushing
     from envkit.report import words
@@ -134,7 +135,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     """
     from typing import get_args
 
-    from envkit.cache.place import Caches, Place, stoppable
+    from envkit.cache.place import Caches, Place
+    from envkit.cache.publishing import stoppable
     from envkit.commands import json_types
     from envkit.install import cache_pull as work
     from envkit.report import words

@@ -11,10 +11,11 @@ from typing import BinaryIO, Literal
 import msgspec
 from rich.console import Console
 
-from envkit.cache import contents, fit, folder, place, unpack
+from envkit.cache import contents, fit, folder, place, publishing, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.offers import untrusted
-from envkit.cache.place import Caches, Place, Sent, SignedManifest
+from envkit.cache.place import Caches, Place, SignedManifest
+from envkit.cache.publishing import Sent
 from envkit.config import configuration
 from envkit.easybuild import cached
 from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, UsageProblem
@@ -152,7 +153,7 @@ def copied(
             state, why = "unread", (FAILED,)
             continue
         try:
-            with place.writing(to, manifest.module):
+            with publishing.writing(to, manifest.module):
                 sent = copy(entry, to, caches.keys, console)
                 state = "copied" if sent else "there"
         except CacheInvalid as error:
@@ -166,7 +167,7 @@ def copied(
             state, why = "refused", (error.why,)
             break
         except NotWritable as error:
-            if not place.is_blocked(error):
+            if not publishing.is_blocked(error):
                 raise
             state, why = "refused", (f"Something else stands in the place of its file: {error.why}",)
             break
@@ -216,7 +217,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
             with TransferProgress(console, f"Putting {called}", size, stream.tell):
                 yield stream
 
-    return place.put(to, entry.manifest, content, stays, packed)
+    return publishing.put(to, entry.manifest, content, stays, packed)
 
 
 def problem(done: Pulled) -> EnvkitError | None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from envkit.apptainer.image_plan import DEBIAN, MIRROR_OF, place_of, shared_key
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import binaries, fit, layout, pack, packed_before, place, wheels
+from envkit.cache import binaries, fit, layout, pack, packed_before, place, publishing, wheels
 from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules
 from envkit.cache.place import Place
 from envkit.easybuild.receipt import ModuleReceipt, shareable
@@ -110,7 +110,7 @@ def push(
             raise UsageProblem(what=f"{made.name} has no layers.", why=why, fix="Push it without --layers.")
         return pushed_modules(made, verdict, to, key, ci, console)
     for name in (made.name, *(layer_name(made.name, layer.name) for layer in made.layers[:-1] if has_layers)):
-        place.require_name(to, name)
+        publishing.require_name(to, name)
     there = taken_from(to, made.name, made.cached) if ci else None
     part = None if there else image_part(made)
     cpu = cpu_of(made) if part else ()
@@ -164,7 +164,7 @@ def pushed_file(
 
     Raises what ``push`` does.
     """
-    with place.writing(to, made.name):
+    with publishing.writing(to, made.name):
         to.writable.require(to.named)
         with files.open_plain(file) as stream:  # what is hashed is what is sent
             if pack.digest_of(stream) != sha256:
@@ -184,13 +184,13 @@ def pushed_modules(
     builds, left_out = list[PushedBuild](), dict[str, str]()
     parts = parts_of(made)
     for part in parts:
-        place.require_name(to, part.name)
+        publishing.require_name(to, part.name)
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
         raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
-    with place.writing(to, made.name):
+    with publishing.writing(to, made.name):
         to.writable.require(to.named)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
@@ -382,7 +382,7 @@ def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, con
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)
-        new = place.publish(to, described, stream, signed, keys, shown)
+        new = publishing.publish(to, described, stream, signed, keys, shown)
         if began:
             say(console, f"{described.module} is there after {time.monotonic() - began[0]:.0f} s")
         if new:
@@ -411,7 +411,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
     with temporary.folder("push") as folder, suppress(CacheInvalid):
         entry, keys = to.entry(name), public_keys(key, folder)
         made = entry.manifest
-        is_listed = to.is_registry or name in place.indexed(to)
+        is_listed = to.is_registry or name in publishing.indexed(to)
         if (
             is_listed
             and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
@@ -423,7 +423,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 def require(to: Place) -> None:
     """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
-    with place.writing(to, "Nothing"):
+    with publishing.writing(to, "Nothing"):
         to.writable.require(to.named)
 
 
@@ -436,7 +436,7 @@ def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     for one in distinct(sources):
         sha256, path = one.sha256 or files.sha256(kept_in / one.place), kept_in / one.place
         name = layout.source_of(sha256)
-        with place.writing(to, one.filename), files.open_plain(path) as stream:
+        with publishing.writing(to, one.filename), files.open_plain(path) as stream:
             if not store.holds(to.named, name, path.stat().st_size, sha256):
                 store.put(to.named, name, stream)
                 sent += 1

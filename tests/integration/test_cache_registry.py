@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from envkit import cli
-from envkit.cache import contents, layout, place
+from envkit.cache import contents, layout, publishing
 from envkit.cache import oci as oci
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place
@@ -80,10 +80,10 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def publish(to: Place, made: Manifest, at: Path, signature: bytes = b"") -> place.Sent:
+def publish(to: Place, made: Manifest, at: Path, signature: bytes = b"") -> publishing.Sent:
     """Push a build."""
     with at.open("rb") as stream:
-        return place.publish(to, made, stream, signature)
+        return publishing.publish(to, made, stream, signature)
 
 
 def pushed(to: Place, tree: Tree, folder: Path) -> Manifest:
