@@ -102,7 +102,7 @@ def least(sign: Sign, pump: str) -> float:
 
 
 def test_the_measure_knows_a_pattern_that_is_quadratic() -> None:
-    assert min(growth(Sign(find=("a",), pattern="a.*c"), "ab", size) for size in (2000, 8000)) > QUADRATIC
+    assert least(Sign(find=("a",), pattern="a.*c"), "abbbbbbbbb") > QUADRATIC
 
 
 def repeated(text: str, size: int) -> bytes:

@@ -22,12 +22,7 @@ from envkit.cache.layout import NAME, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import (
-    CacheInvalid,
-    OpensslMissing,
-    SignatureInvalid,
-    UsageProblem,
-)
+from envkit.errors import CacheInvalid, OpensslMissing, SignatureInvalid, UsageProblem
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
