@@ -43,12 +43,14 @@ class Selection:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what need not run."""
+        counted = Counter(dict.fromkeys({subjects.subject_of(item) for item in items} - self.subjects.keys(), 0))
         out = {item for item in items if self.is_left_out(item)}
         config.hook.pytest_deselected(items=[*out])
         items[:] = [item for item in items if item not in out]
         for item in items:
             item.user_properties.append(("subject", subjects.subject_of(item)))
-        keep_count(Counter(subjects.subject_of(item) for item in items))
+        counted.update(subjects.subject_of(item) for item in items)
+        keep_count(counted)
 
     def is_left_out(self, item: pytest.Item) -> bool:
         """Say whether a test need not run; what builds the main job's stack always runs."""
@@ -85,7 +87,10 @@ def left_out(*, is_anew: bool) -> dict[str, Any]:
 
 
 def keep_count(counted: Counter[str]) -> None:
-    """Keep how many tests of each subject a session runs, where it finds that when it ends; each worker knows it."""
+    """Keep how many tests of each changed subject a session runs, where it finds that when it ends.
+
+    None is said, too: then all of them have passed here with the files as they are. Each worker knows the numbers.
+    """
     place = count_file()
     new = place.with_suffix(f".{os.getpid()}")
     new.write_text(json.dumps(counted))
@@ -93,9 +98,9 @@ def keep_count(counted: Counter[str]) -> None:
 
 
 def complete(passed: Counter[str]) -> list[str]:
-    """The subjects all of whose tests have passed, of how many passed of each."""
+    """The subjects all of whose tests have passed, now or before, of how many passed of each."""
     counted = json.loads(count_file().read_text())
-    return [subject for subject, count in passed.items() if subject and count == counted[subject]]
+    return [subject for subject, count in counted.items() if subject and count == passed[subject]]
 
 
 def count_file() -> Path:

@@ -199,3 +199,27 @@ def test_a_subject_is_recorded_once_all_its_tests_have_passed(
     assert subjects.unchanged() == {}
     recording.pytest_sessionfinish(end)
     assert {*subjects.unchanged()} == {"building"}
+
+
+class Item:
+    """A test of the subject, as pytest has collected it."""
+
+    fixturenames = ()
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+        self.path = subjects.ROOT / nodeid.partition("::")[0]
+
+    def get_closest_marker(self, name: str) -> None:
+        """No test here has a mark."""
+
+
+def test_a_subject_is_recorded_where_all_its_tests_had_passed_here_before(recording: selection.Selection) -> None:
+    """As where a session without --record had tried them."""
+    items = [Item(f"tests/test_build.py::{name}") for name in ("test_one", "test_two")]
+    recording.tests = {item.nodeid for item in items}
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: None))
+    recording.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert items == []
+    recording.pytest_sessionfinish(pytest.ExitCode.OK)
+    assert {*subjects.unchanged()} == {"building"}
