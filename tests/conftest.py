@@ -26,6 +26,7 @@ from envkit.machine.modules_tool import ModulesTool
 from envkit.system.files import sha256
 
 from .integration.site import needs
+from .scheduling import ByFunction
 from .selection import Selection
 from .stacks import Site, begin, own_folder, unverify
 
@@ -37,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all and --record."""
     parser.addoption("--all", action="store_true", help="build and verify everything anew, also what has not changed")
     parser.addoption("--record", action="store_true", help="keep in passed.toml which subjects passed (subjects.py)")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFunction:
+    """Say which tests follow each other on one worker."""
+    return ByFunction(config, log)
 
 
 FOLDER = pytest.StashKey[FileLock]()

@@ -130,6 +130,7 @@ class TestTaken:
             get(tmp_path / "new", [Place(named=url), there])
         assert files_in(tmp_path / "new") == TEXTS
 
+    @pytest.mark.integration
     def test_no_such_place(self, there: Place, tmp_path: Path) -> None:
         gone = [
             Place(named=str(tmp_path / "gone")),

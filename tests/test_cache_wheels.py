@@ -57,6 +57,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"lib/python{PYTHON}/site-packages"
 TOP = f"software/{MODULE}"
 ODD = re.compile(re.escape(manifest.PREFIX) + rb"|^\x7fELF|\0")  # what is refused, or would be with the prefix in it
+pytestmark = pytest.mark.xdist_group("wheels")  # one worker has pip install them
+
 PREFIX = "a-prefix-of-some-length"
 PROGRAMS = "alpha/run.sh", "alpha-1.0.data/scripts/alpha-run"
 
@@ -369,6 +371,7 @@ CONTENT = st.binary(max_size=40).filter(lambda content: not ODD.search(content))
 FILES = st.dictionaries(PATHS.map("{}.x".format), CONTENT, max_size=8)
 
 
+@pytest.mark.integration
 @settings(max_examples=60, deadline=None)
 @given(first=FILES, second=FILES, programs=st.sets(PATHS.map("{}.x".format)), data=st.data())
 def test_any_wheels_and_any_changes(
@@ -703,6 +706,7 @@ class TestPushed:
         assert run(["cache", "show", by_module[MODULE][:9], str(tmp_path / "cache")]) == 0
         assert "Wheels:   2, whose files are not in it" in capsys.readouterr().out
 
+    @pytest.mark.integration
     def test_what_is_there_already_is_not_packed_again(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -479,6 +479,7 @@ def test_what_others_can_change_is_neither_installed_nor_damaged(
     assert "Installed and not used" in said and "repair" not in said
 
 
+@pytest.mark.integration
 def test_an_extra_that_one_stack_lacks_is_no_refusal_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -495,6 +496,7 @@ def test_an_extra_that_one_stack_lacks_is_no_refusal_of_another(
 class TestGeneral:
     """Options that every command takes, before and after its name."""
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("words", ["--color always list", "list --color always", "list", "list --color never"])
     def test_colours(self, words: str, prefix: Prefix, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("NO_COLOR", "FORCE_COLOR"):

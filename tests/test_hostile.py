@@ -224,6 +224,7 @@ def test_no_link_is_followed(
         assert "it lies outside of" in " ".join(done.stdout.split())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["file", "dangling", "loop"])
 @pytest.mark.parametrize("name", ["locks", "unfinished", "environments", "kept", "replaced"])
 def test_what_is_no_folder_of_a_tree_is_said(
@@ -471,6 +472,7 @@ os._exit(status)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 @pytest.mark.parametrize("words", [["list"], ["show", "toy-cpu"], ["remove", "toy-cpu"], ["check-build", "toy-cpu"]])
 @pytest.mark.parametrize("mode", [0o700, 0o755], ids=oct)

@@ -76,11 +76,12 @@ def naming() -> dict[str, list[int]]:
     found = dict[str, list[int]]()
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE)
-        if place.parts[0] in ("recipes", *registry.NAMES):
+        text = path.read_text()
+        if place.parts[0] in ("recipes", *registry.NAMES) or not any(f'"{name}"' in text for name in registry.NAMES):
             continue
         lines = [
             node.lineno
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Constant) and node.value in registry.NAMES
         ]
         if lines:

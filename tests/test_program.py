@@ -94,6 +94,7 @@ def test_it_has_no_memory(option: str) -> None:
     assert f"ulimit -{option} is 40000" in done.stderr and f"ulimit -S{option} hard" in done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("limit", range(30_000, 50_000, 1000))
 def test_wherever_the_memory_ends(limit: int) -> None:
     """At one limit Python has none left, at another the system, the loader of libraries, or a part of Python."""

@@ -92,6 +92,7 @@ LIMITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_a_limit_never_makes_anything_better(limits: dict[str, str]) -> None:
     """Of parts of known evidence, all of it and at random: what works with a limit works without it, and by a proof

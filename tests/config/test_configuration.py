@@ -588,6 +588,7 @@ class TestMessage:
         assert run(["install", "no-such-stack", "--method", "easybuild"]) != 0
         assert f"Your site: {MESSAGE}\n" in capsys.readouterr().out
 
+    @pytest.mark.integration
     def test_doctor_shows_it_to_people_alone(self, capsys: Output) -> None:
         run(["doctor"])
         assert capsys.readouterr().out.endswith(f"\nYour site: {MESSAGE}\n")

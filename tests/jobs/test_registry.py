@@ -24,9 +24,12 @@ OWN = {PACKAGE / "jobs" / f"{name}.py" for name in registry.SCHEDULERS}
 
 def compared(path: Path) -> list[str]:
     """Where a module compares something with the name of a scheduler."""
+    text = path.read_text()
+    if not any(name in text.lower() for name in NAMES):
+        return []
     return [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Compare | ast.MatchValue)
         if any(isinstance(one, ast.Constant) and str(one.value).lower() in NAMES for one in ast.walk(node))
     ]

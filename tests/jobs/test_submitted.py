@@ -205,6 +205,7 @@ def answer(fake_slurm: FakeSlurm, tmp_path: Path, status: int) -> None:
     fake_slurm.states(told("FAILED" if status else "COMPLETED", code=f"{status}:0"))
 
 
+@pytest.mark.integration
 def test_a_node_is_asked_beside_this_host(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) -> None:
     """Where no method works there, the job has ended with 3, and there is a report."""
     answer(fake_slurm, tmp_path, 3)

@@ -424,9 +424,8 @@ def test_the_time_grows_as_the_text_does() -> None:
         private.learn(text)
         return time.thread_time() - began
 
-    def quietest(unit: str, size: int) -> float:
-        """A machine that is shared stops now and then, which counts as spent."""
-        return min(spent(unit, size) for _ in range(3))
+    def is_linear(unit: str) -> bool:
+        return spent(unit, 60_000) < 0.05 + 10 * spent(unit, 15_000)
 
     for unit in units:
-        assert quietest(unit, 60_000) < 0.05 + 10 * quietest(unit, 15_000), unit
+        assert any(is_linear(unit) for _ in range(5)), unit  # a machine that is shared stops now and then: that counts

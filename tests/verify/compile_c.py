@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 X86_64_GCC = "gcc"
 AARCH64_GCC = "aarch64-linux-gnu-gcc"
@@ -37,9 +39,15 @@ def shared_object(path: Path, source: str, options: Sequence[str] = (), compiler
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_suffix(".c")
-    file.write_text(source)
-    argv = [compiler, "-shared", "-fPIC", "-o", str(path), str(file), *options]
-    subprocess.run(argv, check=True, capture_output=True, text=True)
-    file.unlink()
+    path.write_bytes(compiled(source, tuple(options), compiler))
     return path
+
+
+@cache
+def compiled(source: str, options: Sequence[str], compiler: str) -> bytes:
+    """The shared object that a compiler makes of `source`."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "source.c").write_text(source)
+        argv = [compiler, "-shared", "-fPIC", "-o", "made.so", "source.c", *options]
+        subprocess.run(argv, cwd=folder, check=True, capture_output=True, text=True)
+        return Path(folder, "made.so").read_bytes()

@@ -131,30 +131,33 @@ OTHERS = (".cpython-312-x86_64-linux-gnu.so", ".cpython-311-riscv64-linux-gnu.so
 NAMES = (OWN, *OTHERS, ".so", ".pypy39-pp73-x86_64-linux-gnu.so", f"{OWN}.bak.so", f"{OWN}.orig")
 
 
-@pytest.mark.parametrize("names", list(itertools.combinations_with_replacement(NAMES, 2)), ids="+".join)
-def test_only_this_pythons_extension_is_available(names: tuple[str, str], tmp_path: Path) -> None:
+def test_only_this_pythons_extension_is_available(tmp_path: Path) -> None:
     """What Horovod itself says: a file of the name that it asks for, with the tag of its Python."""
-    made = install(tmp_path, "torch", CPU)
-    for name in {*names} - {OWN}:
-        shutil.copy(made, made.with_name(f"mpi_lib_v2{name}"))
-    if OWN not in names:
-        made.unlink()
-    told = read(tmp_path)
-    assert ("[X] PyTorch" in check_build_block(told)) is (OWN in names)
-    [torch] = [one for one in told.extensions if one.framework == "torch"]
-    assert torch.path == (str(made) if OWN in names else None)
-    if OWN not in names and any(name.endswith(".so") for name in names):
-        assert "PyTorch: the extension is not this Python's: mpi_lib_v2." in check_build_block(told)
-    looked = subprocess.run([sys.executable, "-I", "-c", INSIDE, str(tmp_path)], capture_output=True, text=True)
-    assert json.loads(looked.stdout) == [torch.path, ["torch"]], looked.stderr
+    expected = {}
+    for names in itertools.combinations_with_replacement(NAMES, 2):
+        site = tmp_path / "+".join(names)
+        made = install(site, "torch", CPU)
+        for name in {*names} - {OWN}:
+            shutil.copy(made, made.with_name(f"mpi_lib_v2{name}"))
+        if OWN not in names:
+            made.unlink()
+        told = read(site)
+        assert ("[X] PyTorch" in check_build_block(told)) is (OWN in names), names
+        [torch] = [one for one in told.extensions if one.framework == "torch"]
+        assert torch.path == (str(made) if OWN in names else None), names
+        if OWN not in names and any(name.endswith(".so") for name in names):
+            assert "PyTorch: the extension is not this Python's: mpi_lib_v2." in check_build_block(told), names
+        expected[str(site)] = [torch.path, ["torch"]]
+    looked = subprocess.run([sys.executable, "-I", "-c", INSIDE, *expected], capture_output=True, text=True)
+    assert json.loads(looked.stdout) == expected, looked.stderr
 
 
 INSIDE = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from envkit.inside.probe import inside, software
-home = sys.argv[1] + "/horovod"
-print(json.dumps([software.extension(home, "torch"), inside.frameworks(home)]))
+homes = {{site: site + "/horovod" for site in sys.argv[1:]}}
+print(json.dumps({{at: [software.extension(home, "torch"), inside.frameworks(home)] for at, home in homes.items()}}))
 """
 
 

@@ -152,6 +152,7 @@ print(json.dumps(recognise(os.environ)), flush=True)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("of", ["", *STRAY])
 def test_a_true_launcher_is_told_from_what_is_left_over(of: str, size: int) -> None:
