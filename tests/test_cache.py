@@ -792,7 +792,7 @@ class TestManyBuilds:
 
         before = below(tmp_path / "cache")
         monkeypatch.setattr(folder, "opened", failing)
-        with (tmp_path / "packed").open("rb") as stream, pytest.raises(CacheInvalid, match="cannot be used"):
+        with (tmp_path / "packed").open("rb") as stream, pytest.raises(answers.TransientError):
             publishing.publish(entry.place, entry.manifest, stream, b"")
         monkeypatch.setattr(folder, "opened", opened)
         assert below(tmp_path / "cache") == before
@@ -1012,7 +1012,7 @@ unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
 
     def test_what_is_removed(self, tree: Tree, tmp_path: Path) -> None:
         entry, folder = pushed(tree, tmp_path / "cache"), tmp_path / "cache"
-        old, young = folder / "objects" / f"{'0' * 64}.tar.zst", folder / "objects/.envkit-1-young"
+        old, young = folder / "objects" / f"{'0' * 64}.tar.zst", folder / "objects/.envkit-1-0000abcd"
         old.write_text("of no manifest")
         young.write_text("being written")
         os.utime(old, (1, 1))
@@ -1163,7 +1163,7 @@ class TestPlanted:
         before = below(theirs)
         with suppress(EnvkitError):
             contents.prune(entry.place, 0, dry_run=False)
-        with suppress(EnvkitError, OSError):
+        with suppress(EnvkitError, OSError, answers.RefusedError):
             pushed(tree, tmp_path / "cache")
         assert below(theirs) == before
 
@@ -1568,6 +1568,17 @@ class TestTaken:
             assert cached.find_builds(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
             far = replace(work(tmp_path, offline=True), caches=place.Caches(places=(url,), keys=()))
             assert cached.find_builds(far) == FoundBuilds()
+
+    def test_one_that_is_not_taken_for_its_signature_is_said(
+        self, work: Callable[..., Any], tree: Tree, tmp_path: Path
+    ) -> None:
+        """Whoever has mistyped the name of a key would wait for the whole build."""
+        [entry] = self.entries(tree, tmp_path / "cache")
+        one, said = work(tmp_path / "cache", unsigned=False), io.StringIO()
+        assert cached.take(one, Console(file=said, width=400)) == []
+        named, why = entry.id[:12], "it is not signed (--unsigned-cache takes it all the same)"
+        assert said.getvalue() == f"{MODULE} of {tmp_path / 'cache'}, object {named}: {why}. It is left out.\n"
+        assert [*lines(one.looked)] == [f"Cache:    not {named} of {tmp_path / 'cache'}, {MODULE}: {why}"]
 
     def test_what_is_not_signed(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")

@@ -352,9 +352,10 @@ class TestRefused:
     ) -> None:
         class Small(SimpleHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(200)
+                is_list = "list-type" in self.path
+                self.send_response(200 if is_list else 404)
                 self.end_headers()
-                self.wfile.write(b"<ListBucketResult></ListBucketResult>")
+                self.wfile.write(b"<ListBucketResult></ListBucketResult>" * is_list)
 
             def do_PUT(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))

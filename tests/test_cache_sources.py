@@ -207,11 +207,11 @@ class TestPut:
             assert contents.verified([Place(named=url)], []).sources == ()
 
     def test_they_stay_when_builds_are_removed(self, there: Place) -> None:
-        left = Path(there.named) / "sources/.envkit-1-left"
+        left = Path(there.named) / "sources/.envkit-1-0000abcd"
         left.write_text("half")
         for path in Path(there.named).rglob("*"):
             os.utime(path, (1, 1))
-        assert contents.prune(there, 1, dry_run=False).removed == ("sources/.envkit-1-left",)
+        assert contents.prune(there, 1, dry_run=False).removed == ("sources/.envkit-1-0000abcd",)
         assert there.names() == []
         assert len(list((Path(there.named) / "sources").iterdir())) == 2
 

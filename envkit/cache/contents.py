@@ -123,7 +123,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     Raises CacheInvalid for one that is there and cannot be read.
     """
     found, looking = entries(places)
-    fitting = {one.id: one for one in found if one.id.startswith(wanted)}
+    fitting = {one.id: one for one in reversed(found) if one.id.startswith(wanted)}  # of equal ones the first
     for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()
         with suppress(CacheInvalid):
@@ -149,18 +149,10 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
     """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
     checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
-    sources = [check_named(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
+    sources = [
+        check_named(each, one) for each in places if each.is_listed for one in publishing.stored(each) if is_source(one)
+    ]
     return Verified(builds=tuple(checked), sources=tuple(sources))
-
-
-def stored(of: Place) -> list[Stored]:
-    """Return the files of a place. Raises CacheInvalid."""
-    from envkit.sources.answers import RefusedError
-
-    try:
-        return [*of.writable.stored(of.named)]
-    except (RefusedError, OSError) as error:
-        raise of.refused(error) from error
 
 
 def is_source(build: Stored) -> bool:

@@ -53,7 +53,7 @@ def names(named: str) -> Iterator[str]:
     top = path_of(named) / "manifests"
     try:
         if not top.parent.is_dir():
-            raise RefusedError("There is no such folder")
+            raise RefusedError("It is a file" if top.parent.exists() else "There is no such folder")
         for folder in listed(top):
             if not top.is_symlink() and not (top / folder).is_symlink():
                 yield from (f"{folder}/{name}" for name in listed(top / folder))
@@ -195,7 +195,10 @@ def stored(named: str) -> Iterator[Stored]:
     """Yield its files. Raises OSError."""
     folder = path_of(named)
     for path in files_of(folder):
-        state = path.lstat()
+        try:
+            state = path.lstat()
+        except FileNotFoundError:  # what is half written gets its name, and others remove what is of no use
+            continue
         yield Stored(
             name=str(path.relative_to(folder)),
             size=state.st_size,

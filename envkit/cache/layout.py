@@ -21,7 +21,7 @@ SOURCE = re.compile(r"sources/[0-9a-f]{64}")
 OBJECT = re.compile(r"objects/[0-9a-f]{64}\.(tar\.zst|sif)")
 OWN = re.compile(
     r"index\.json|objects/[0-9a-f]{64}\.(tar\.zst|sif)|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
-    r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
+    r"|((objects|sources|manifests/[^/]+)/)?\.envkit-\d+-[0-9a-f]{8}",
     re.ASCII,
 )  # files of a place: those that envkit has written, and has begun to write
 INDEX = "index.json"

@@ -440,7 +440,8 @@ def holds(named: str, name: str, size: int, sha256: str) -> bool:
         if name.startswith("sources/"):
             named_by = f"manifests/source-{sha256}"
             reply = Reached(named).ask("HEAD", named_by, 200, NO_SUCH, headers={"Accept": IMAGE})
-            return bool(reply.status_code != NO_SUCH)
+            if reply.status_code == NO_SUCH:
+                return False
         answer = Reached(named).ask("HEAD", f"blobs/sha256:{sha256}", 200, NO_SUCH)
         return answer.status_code != NO_SUCH and int(answer.headers.get("Content-Length", size)) == size
 

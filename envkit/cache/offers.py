@@ -22,12 +22,13 @@ NO_KEYS = "you have no keys to check its signature by ('cache.keys' in your conf
 class Offer:
     """A build that a cache has of what is to be built; ``why_not`` says why it does not fit, if it does not.
 
-    ``key`` is the public key that verifies it; nothing where none does.
+    ``key`` is the public key that verifies it; nothing where none does. ``untrusted``: that is all that is wrong.
     """
 
     entry: SignedManifest
     key: str
     why_not: tuple[str, ...]
+    untrusted: bool = False
 
     @property
     def signed_by(self) -> str:
@@ -53,7 +54,7 @@ class FoundBuilds:
         """Return the offers of caches that were looked at, but for those whose server has failed meanwhile."""
         return cls(
             offers=tuple(offer for offer in offers if offer.entry.place not in looking.failed),
-            wrong=tuple(looking.wrong),
+            wrong=(*looking.wrong, *untrusted_of(offers)),
             none=tuple(place.shown for place in looking.none),
             failed=frozenset(looking.failed),
         )
@@ -64,14 +65,25 @@ class FoundBuilds:
         return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
 
 
+def untrusted_of(offers: Sequence[Offer]) -> tuple[str, ...]:
+    """Say of each module that no build fits of which one would be taken if one of the user's keys had signed it."""
+    first = {offer.entry.manifest.module: offer for offer in reversed(offers) if offer.untrusted}
+    taken = {offer.entry.manifest.module for offer in offers if not offer.why_not}
+    return tuple(
+        f"{module} of {offer.entry.place.shown}, object {offer.entry.id[:12]}: {'; '.join(offer.why_not)}."
+        for module, offer in first.items()
+        if module not in taken
+    )
+
+
 def judged(entry: SignedManifest, why_not: Sequence[str], caches: Caches) -> Offer:
     """Return a build that fits but for what is said, if it is signed as the caches are to be."""
     why, key = tuple(why_not), ""
-    if not why:
+    if fits := not why:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
             why = (untrusted(entry, caches.keys) or "it is not signed (--unsigned-cache takes it all the same)",)
-    return Offer(entry=entry.without_files if why else entry, key=key, why_not=why)
+    return Offer(entry=entry.without_files if why else entry, key=key, why_not=why, untrusted=fits and bool(why))
 
 
 def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
@@ -116,7 +128,7 @@ def lines(found: FoundBuilds) -> Iterator[str]:
             yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
         if len(others) > SHOWN:
             yield f"          and {len(others) - SHOWN} more that do not fit"
-    for text in found.wrong:
+    for text in (text for text in found.wrong if text not in untrusted_of(found.offers)):  # of these it is said above
         yield f"Cache:    {text}"
     for place in found.none:
         yield f"Cache:    {place} has no build of this"

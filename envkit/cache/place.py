@@ -22,7 +22,7 @@ from envkit.cache.layout import NAME, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import CacheInvalid, OpensslMissing, SignatureInvalid, UsageProblem
+from envkit.errors import CacheInvalid, OpensslMissing, SignatureInvalid, UsageProblem, of_storage
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
@@ -341,11 +341,14 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
         return ""
     with temporary.folder("cache") as folder:
         path = folder / "manifest"
-        path.write_bytes(bytes(entry.signed.manifest))
         try:
+            path.write_bytes(bytes(entry.signed.manifest))
             signature.place(path).write_bytes(entry.signed.signature_bytes)
         except ValueError:
             return ""
+        except OSError as error:
+            what = f"The signature of a build of {entry.place.shown} could not be checked."
+            raise of_storage(OSError(error.errno, error.strerror, str(path)), what) or error from error
         for key in (key for key in keys if at_home(key).is_file()):  # of others a plan says that they are none
             with suppress(SignatureInvalid, OpensslMissing):
                 signature.require(path, at_home(key), trust.trusted())

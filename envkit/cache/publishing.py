@@ -5,12 +5,12 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from shlex import quote
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 
 from envkit.cache import manifest
-from envkit.cache.layout import INDEX, Index
+from envkit.cache.layout import INDEX, NAME, Index, Stored
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest, is_unread, sentence, signer
 from envkit.errors import (
@@ -93,8 +93,8 @@ def put(
         try:
             return stays(place.entry(name))
         except CacheInvalid as error:
-            if is_unread(error):  # it may be better than this one
-                raise
+            if is_unread(error) and error.__cause__:  # it may be better than this one
+                raise error.__cause__ from None
             return False
 
     if was_sent or not is_right():  # a manifest whose object was bad may just be tidied up
@@ -113,14 +113,31 @@ def put(
 def require_cache(place: Place) -> None:
     """Require that an index.json that is there is that of a cache, since it is written anew. Raises UsageProblem.
 
-    What is no JSON at all is one that is damaged, or just being written.
+    One that is damaged is known as such by what else there is: a build, or a source.
     """
-    with suppress(CacheInvalid, record.RecordInvalid):
-        content = record.decode(place.read(INDEX, manifest.MOST), Any)
-        if not (isinstance(content, dict) and isinstance(content.get("manifests"), list)) and not place.names():
-            foreign = f"It has an {INDEX} that is that of something else, and no builds."
+    with suppress(CacheInvalid):
+        content = place.read(INDEX, manifest.MOST)
+        if not is_index(content) and not place.names() and all(one.name == INDEX for one in stored(place)):
+            foreign = f"It has an {INDEX} that is that of something else, and nothing else of a cache."
             fix = "Name the folder of a cache, or an empty one for a new cache."
             raise UsageProblem(what=f"{place.shown} is no cache of builds.", why=foreign, fix=fix)
+
+
+def is_index(content: bytes) -> bool:
+    """Say whether a file is the index of a cache, which names manifests or none."""
+    with suppress(msgspec.MsgspecError):
+        return all(map(NAME.fullmatch, record.decode(content, Index).manifests))
+    return False
+
+
+def stored(place: Place) -> list[Stored]:
+    """Return the files of a place. Raises CacheInvalid."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        return [*place.writable.stored(place.named)]
+    except (RefusedError, OSError) as error:
+        raise place.refused(error) from error
 
 
 def indexed(place: Place) -> tuple[str, ...]:

@@ -152,12 +152,16 @@ def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) ->
     Raises CacheInvalid for what that does not say, OSError.
     """
     rest = {name: file for name, file in entry.manifest.files.items() if not file.link}
+    if large := next((name for name, file in rest.items() if file.size > files.MOST), None):
+        raise bad(entry, f"Its manifest names {large!r}, which is too large.")
     most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", Bounded(packed, most)), mode="r|") as tar:
             for member in tar:
-                expected, source = rest.pop(member.name, None), tar.extractfile(member)
-                if expected is None or member.type != tarfile.REGTYPE or source is None or member.size != expected.size:
+                expected = rest.pop(member.name, None)
+                is_plain = member.type == tarfile.REGTYPE and not member.issparse()  # a hole has any size
+                source = tar.extractfile(member) if is_plain else None
+                if expected is None or source is None or member.size != expected.size:
                     raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
                 content = source.read()
                 if hashlib.sha256(content).hexdigest() != expected.sha256:

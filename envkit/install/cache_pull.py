@@ -225,10 +225,11 @@ def problem(done: Pulled) -> EnvkitError | None:
     bad, unsigned, unfit, refused = done.of("bad"), done.of("unsigned"), done.of("unfit"), done.of("refused")
     unread = done.of("unread")
     if refused and not (bad or unsigned or unread or done.wrong):
+        others = "; the others are there" if len(refused) < len(done.builds) else ""
         return HostProblem(
             what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
             why="\n".join(listed(refused)),
-            fix="Remove what stands in their place, or copy them into another folder or bucket; the others are there.",
+            fix=f"Remove what stands in their place, or copy them into another folder or bucket{others}.",
         )
     if bad or unsigned or unread or done.wrong:
         what = f"{words.count(len(bad) + len(unsigned) + len(unread), 'build')} could not be copied to {done.to}."

@@ -30,7 +30,7 @@ from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
 from envkit.sources.source_cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
-from envkit.system.temporary import has_ended
+from envkit.system.temporary import OF_PROCESS, has_ended, this_node
 
 KINDS: Mapping[str, str] = {
     "sources": "sources, which the next build would fetch again",
@@ -39,7 +39,7 @@ KINDS: Mapping[str, str] = {
     "layers": "layers of images, which the next image would be built on",
     "logs": "logs of installations that nothing refers to",
     "modules": "modules that no environment is made of",
-    "replaced": "what failed builds have left beside an environment",
+    "replaced": "what failed or killed installations have left beside an environment",
     "sessions": "sessions of EESSI with their caches, and its images",
     "reports": "logs of jobs, and what killed verifications have left",
     "plans": "plans, which EasyBuild would resolve again",
@@ -234,8 +234,17 @@ def of_log(folder: Path, event: str) -> list[str]:
 
 
 def left_behind(prefix: Prefix) -> Iterator[Item]:
-    """Yield what is kept of builds that failed; what is set aside for one under way is not."""
+    """Yield what is kept of builds that failed, and what was being taken from a cache by a process that was killed.
+
+    What is set aside for one under way is not; of another host it is after a day.
+    """
     for tree in trees(prefix):
+        for path in tree.root.glob("envkit-cache-of-*"):
+            match = OF_PROCESS.fullmatch(path.name)
+            if match and path.is_dir() and not path.is_symlink():
+                entry = item("replaced", path)
+                if (match["node"] == this_node() and has_ended(int(match["pid"]))) or entry.age_s > A_DAY_S:
+                    yield entry
         for kind in ("new", "old"):
             for name in listed(tree.replaced / kind):
                 path = tree.replaced / kind / name

@@ -247,6 +247,8 @@ def check_status(response: "httpx2.Response") -> None:
         advice = ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
         kind = AbsentError if status == NO_SUCH else TransientError if status in TRANSIENT_STATUS else RefusedError
         raise kind(f"{status} {response.reason_phrase}{advice}")
+    if status >= 300:  # where it leads has been followed, if it leads anywhere
+        raise RefusedError(f"{status} {response.reason_phrase}, and no address to go to")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,21 @@ class TestRegistry:
         with pytest.raises(CacheInvalid, match="cannot be used") as told:
             cache.entry(f"Horovod--1.0-toy/{'0' * 64}.json")
         assert "is no build of envkit's" in told.value.why
+
+    def test_a_source_whose_content_the_registry_has_lost_is_sent_again(self, tmp_path: Path) -> None:
+        needs("docker-registry")
+        content, at = b"a source", tmp_path / "registry"
+        at.mkdir()
+        sha256 = hashlib.sha256(content).hexdigest()
+        for _ in range(2):
+            with registry.serving(at) as port:
+                cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
+                held = partial(oci.holds, cache.named, layout.source_of(sha256), len(content), sha256)
+                assert not held()
+                oci.put(cache.named, layout.source_of(sha256), io.BytesIO(content))
+                assert held()
+            for lost in (at / "content").rglob(sha256):
+                shutil.rmtree(lost)
 
     def test_a_damaged_object_stays_until_the_registry_has_collected_it(
         self, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]

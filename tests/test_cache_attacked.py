@@ -1,0 +1,165 @@
+"""Caches that outsiders have attacked, or have had by mischance: what they say, and what they leave alone."""
+
+import errno
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envkit.cache import contents, folder, manifest, place, publishing, unpack
+from envkit.cache.manifest import PackedFile
+from envkit.cache.place import Place
+from envkit.cli import run
+from envkit.environments.prefix import Tree
+from envkit.errors import CacheInvalid, DiskFull, NotWritable, UsageProblem
+from envkit.system import files
+from envkit.system.decompression import zstd
+
+from .test_cache import described, packed, pushed, serving
+from .test_cache import tree as tree
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 306, 307, 308])
+def test_a_server_that_leads_nowhere(status: int, tmp_path: Path) -> None:
+    class Nowhere(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with serving(tmp_path, Nowhere) as url, pytest.raises(CacheInvalid) as error:
+        Place(named=url).names()
+    assert f"{status} " in error.value.why and "no address to go to" in error.value.why
+
+
+def object_of(member: tarfile.TarInfo, content: bytes) -> bytes:
+    """Return an object with one member."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(content))
+    return zstd.compress(stream.getvalue())
+
+
+@pytest.mark.parametrize("size", [5_000, 3_000_000_000])
+@pytest.mark.parametrize("version", ["0.1", "1.0"])
+def test_an_object_with_a_hole(size: int, version: str, tree: Tree, tmp_path: Path) -> None:
+    """It has the size that its manifest says, and next to nothing is in it: the rest would be zeros in memory."""
+    member, content = tarfile.TarInfo("software/Horovod/1.0-toy/x"), b"0\n" if version == "1.0" else b""
+    marks = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(size)}
+    old = {"GNU.sparse.map": f"{size},0", "GNU.sparse.size": str(size)}
+    member.pax_headers = {**(marks if version == "1.0" else old), "GNU.sparse.name": member.name}
+    member.size = len(content := content.ljust(512 if content else 0, b"\0"))
+    of = {member.name: PackedFile(size=size, sha256="0" * 64, is_program=False)}
+    made = msgspec.structs.replace(described(packed(tree, tmp_path / "p")), files=of, unpacked=size)
+    entry = place.SignedManifest(
+        place=Place(named=str(tmp_path)), manifest=made, signed=manifest.read(manifest.packed(made, b""))[1]
+    )
+    with pytest.raises(CacheInvalid) as error:
+        unpack.compare(entry, io.BytesIO(object_of(member, content)))
+    assert "does not name so" in error.value.why or "is too large" in error.value.why
+
+
+def test_a_file_larger_than_any_that_is_packed(tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    large = {"software/Horovod/1.0-toy/x": PackedFile(size=files.MOST + 1, sha256="0" * 64, is_program=False)}
+    other = msgspec.structs.replace(entry.manifest, files=large)
+    with pytest.raises(CacheInvalid) as error:
+        unpack.compare(place.SignedManifest(place=entry.place, manifest=other, signed=entry.signed), io.BytesIO())
+    assert "'software/Horovod/1.0-toy/x', which is too large" in error.value.why
+
+
+def test_a_file_that_goes_while_all_are_listed(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody puts another one there, which gets its name."""
+    entry, files_of = pushed(tree, tmp_path / "cache"), folder.files_of
+    monkeypatch.setattr(folder, "files_of", lambda at: [*files_of(at), at / "objects/.envkit-1-0123abcd"])
+    assert len([*folder.stored(entry.place.named)]) == 3
+    assert contents.prune(entry.place, 0, dry_run=False).removed == ()
+    assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+
+
+@pytest.mark.parametrize("text", ["// my settings\n{a: 1}\n", "", '{"manifests": ["x"], "schemaVersion": 2}', "[]"])
+def test_an_index_of_something_else(text: str, tree: Tree, tmp_path: Path) -> None:
+    (own := tmp_path / "own").mkdir()
+    (own / "index.json").write_text(text)
+    for attempt in (
+        lambda: contents.prune(Place(named=str(own)), 0, dry_run=False),
+        lambda: pushed(tree, own),
+    ):
+        with pytest.raises(UsageProblem, match="is no cache of builds"):
+            attempt()
+    assert [(path.name, path.read_text()) for path in own.iterdir()] == [("index.json", text)]
+
+
+@pytest.mark.parametrize("text", ["// damaged", "", '{"manifests": ["x"]}'])
+def test_a_damaged_index_of_a_cache_is_written_anew(text: str, tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    (tmp_path / "cache/index.json").write_text(text)
+    contents.prune(entry.place, 0, dry_run=False)
+    assert publishing.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+
+def test_a_file_of_ones_own_with_such_a_name_stays(tree: Tree, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for there in (pushed(tree, cache).place, Place(named=str(tmp_path / "none"))):
+        at = folder.path_of(there.named)
+        at.mkdir(exist_ok=True)
+        for name in (".envkit-notes", ".envkit-1-x", ".envkit-venv"):
+            (at / name).write_text("mine")
+            os.utime(at / name, (1, 1))
+        contents.prune(there, 0, dry_run=False)
+        assert {".envkit-notes", ".envkit-1-x", ".envkit-venv"} <= {path.name for path in at.iterdir()}
+
+
+def test_what_a_killed_installation_has_left_of_a_cache(
+    prefix: Any, install: Callable[..., Any], capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envkit.machine.host import Platform
+    from envkit.system.temporary import this_node
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    install("toy")
+    root = prefix.tree(Platform.own()).root
+    prefix.tree(Platform.own()).locks.mkdir(exist_ok=True)
+    left = root / f"envkit-cache-of-{this_node()}.999999999.0123abcd"
+    runs, far = root / f"envkit-cache-of-{this_node()}.{os.getpid()}.0123abcd", root / "envkit-cache-of-n7.1.1.0123abcd"
+    for path in (left, runs, far):
+        (path / "tree").mkdir(parents=True)
+        (path / "tree/file").write_text("x")
+    assert run(["clean", "replaced", "--yes", "--prefix", str(prefix.root)]) == 0
+    assert "Removed 1 item" in capsys.readouterr().out
+    assert (left.exists(), runs.exists(), far.exists()) == (False, True, True)
+
+
+def test_a_target_whose_manifests_cannot_be_read_is_not_called_the_source(tree: Tree, tmp_path: Path) -> None:
+    pushed(tree, tmp_path / "cache")
+    (to := tmp_path / "to").mkdir()
+    (to / "manifests").touch()
+    with pytest.raises(NotWritable) as error, publishing.writing(Place(named=str(to)), "Horovod"):
+        pushed(tree, to)
+    assert error.value.what == f"Nothing can be put into {to}."
+
+
+def test_a_full_disk_for_temporary_files_is_named(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = pushed(tree, tmp_path / "cache", b"a signature")
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DiskFull) as error:
+        place.signer(entry, ["key.pem"])
+    assert str(tmp_path / "cache") in error.value.what and "/envkit-cache-of-" in error.value.why
+
+
+def test_a_build_that_two_places_have_is_shown_from_the_first(tree: Tree, tmp_path: Path) -> None:
+    entries = [pushed(tree, tmp_path / name) for name in ("first", "second")]
+    found = contents.find([one.place for one in entries], entries[0].id[:9])
+    assert found.place == entries[0].place
