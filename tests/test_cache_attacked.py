@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import contents, folder, manifest, place, publishing, unpack
+from envkit.cache import contents, folder, manifest, oci, place, publishing, unpack
 from envkit.cache.manifest import PackedFile
 from envkit.cache.place import Place
 from envkit.cli import run
@@ -163,3 +163,35 @@ def test_a_build_that_two_places_have_is_shown_from_the_first(tree: Tree, tmp_pa
     entries = [pushed(tree, tmp_path / name) for name in ("first", "second")]
     found = contents.find([one.place for one in entries], entries[0].id[:9])
     assert found.place == entries[0].place
+
+
+RETRIED = "HTTPSConnectionPool(host='h', port=443): Max retries exceeded with url: /x (Caused by {})"
+REFUSED = (
+    """NewConnectionError("HTTPConnection(host='h', port=9): Failed to establish it: [Errno 111] Connection refused")"""
+)
+UNNAMED = """NameResolutionError("x: Failed to resolve 'no.such.host' ([Errno -2] Name or service not known)")"""
+UNTRUSTED = "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate is bad (_ssl.c:1006)'))"
+SLOW = "ConnectTimeoutError(<HTTPSConnection(host='h') at 0x7f>, 'Connection to h timed out. (connect timeout=10)')"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (RETRIED.format(REFUSED), "Connection refused"),
+        (RETRIED.format(UNNAMED), "Name or service not known"),
+        (RETRIED.format(UNTRUSTED), "certificate is bad"),
+        (RETRIED.format(SLOW), "Connection to h timed out"),
+        (RETRIED.format(f"ProxyError('Unable to connect to proxy', {REFUSED})"), "Its proxy: Connection refused"),
+        ("('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))", "Connection reset by peer"),
+        ("HTTPConnectionPool(host='h', port=80): Read timed out. (read timeout=2)", "Read timed out"),
+        (RETRIED.format("another thing."), "another thing"),
+    ],
+)
+def test_why_there_is_no_connection_is_said_in_words(said: str, expected: str) -> None:
+    assert oci.in_words(said) == expected
+
+
+def test_a_registry_that_is_not_there() -> None:
+    with pytest.raises(CacheInvalid) as error:
+        Place(named="oci://127.0.0.1:9/site/x").names()
+    assert error.value.why == "Connection refused."

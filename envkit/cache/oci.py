@@ -57,6 +57,15 @@ UNKNOWN = "NAME_UNKNOWN"  # what a registry says of a repository that it does no
 NO_SUCH, UNAUTHORIZED, FORBIDDEN, SERVER_ERROR = 404, 401, 403, 500
 NO_ANSWER = "Cannot respond to request for authentication"  # as oras-py says that it got no token
 AGAIN_S = (0.2, 1.0)
+REASONS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\[Errno -?\d+\] ([^'\")]+)",
+        r"\[SSL: \w+\] ([^'\"(]+)",
+        r"Error\(\d+, '([^']+)'\)",
+        r"((?:Connection|Read)[^'\"(]* timed out)",
+    )
+)  # where in what requests says of a failure the reason is
 # What a registry says of a manifest while another push writes the link of a blob anew; it is asked again then (s).
 HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 
@@ -79,10 +88,18 @@ def asking() -> Iterator[None]:
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
     except (exceptions.ConnectionError, ProtocolError) as error:  # there was none, or it broke
-        raise UnreachableError(redact(str(error)).rpartition("(Caused by ")[2].rstrip(".)'")) from error
+        raise UnreachableError(in_words(redact(str(error)))) from error
     except (RequestException, HTTPError, ValueError) as error:
         kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError
         raise kind(redact(str(error)).rstrip(".")) from error
+
+
+def in_words(text: str) -> str:
+    """Return why there is no connection, of what requests makes of what its libraries say."""
+    said = next(filter(None, (reason.search(text) for reason in REASONS)), None)
+    if said is None:
+        return text.rpartition("(Caused by ")[2].rstrip(".)'")
+    return f"{'Its proxy: ' if 'ProxyError(' in text else ''}{said[1].strip()}"
 
 
 class Blob(msgspec.Struct, frozen=True):
