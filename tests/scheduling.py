@@ -6,8 +6,8 @@ from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 class ByFunction(LoadGroupScheduling):  # type: ignore[misc]
     """Tests of a group follow each other, and so do those of one function, but for tests that drive the real tools.
 
-    pytest-xdist looks at all that a worker has been given whenever a test ends: with fewer and larger pieces of work
-    that takes a second, where for each test on its own it took as long as a tenth of them.
+    pytest-xdist looks at all the pieces of work that a worker has been given whenever a test ends: so fewer and larger
+    ones cost less than each test on its own.
     """
 
     def _split_scope(self, nodeid: str) -> str:

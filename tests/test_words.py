@@ -34,7 +34,7 @@ def test_sequences_that_begin_and_never_end(starter: str) -> None:
     """The time is that of the processor; so many characters that each began one took an hour."""
     began = time.thread_time()
     assert not set(plain(starter * 300_000)) & set("\x1b\x9b\x9d\x90\x98\x9e\x9f")
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 1.5
 
 
 def test_a_long_word_is_wrapped_after_slashes() -> None:
