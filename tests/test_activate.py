@@ -60,6 +60,7 @@ def test_prompt_and_function_are_gone_afterwards() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.integration
 def test_the_modules_are_loaded_in_the_shell_that_evaluates_it(
     install: Callable[..., ModuleReceipt], lmod: ModulesTool, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_shell_is_the_one_that_asks(parent: str, named: str, shell: str) -> 
     assert activation.shell_of({"SHELL": named}, parent) == shell
 
 
+@pytest.mark.integration
 def test_a_shell_that_inherits_the_variables_may_enter_again(
     install: Callable[..., ModuleReceipt], lmod: ModulesTool, tmp_path: Path
 ) -> None:

@@ -986,6 +986,7 @@ class TestFolder:
             assert json.loads((small / "index.json").read_text())["manifests"] == [f"Horovod--1.0-toy/{made.key}.json"]
         assert full > 1
 
+    @pytest.mark.integration
     def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
         text = f"""

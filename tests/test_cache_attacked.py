@@ -191,6 +191,7 @@ def test_why_there_is_no_connection_is_said_in_words(said: str, expected: str) -
     assert oci.in_words(said) == expected
 
 
+@pytest.mark.xdist_group("schemas")  # what asks one imports what they do
 def test_a_registry_that_is_not_there() -> None:
     with pytest.raises(CacheInvalid) as error:
         Place(named="oci://127.0.0.1:9/site/x").names()

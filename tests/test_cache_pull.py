@@ -465,6 +465,7 @@ class TestInterrupted:
         assert {one.state for one in contents.verified([new], ()).builds} == {"unsigned"}
         assert not list((tmp_path / NEW).rglob(".envkit-*"))
 
+    @pytest.mark.integration
     def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         entry = pushed(tree, tmp_path / "cache")
         text = f"""

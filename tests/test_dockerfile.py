@@ -290,6 +290,7 @@ def test_a_dockerfile_that_is_not_there(tmp_path: Path) -> None:
         converted(tmp_path / "gone")
 
 
+@pytest.mark.integration
 def test_nothing_of_a_dockerfile_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     evil = "\x1b[31m\x1b]0;owned\x07"

@@ -332,6 +332,7 @@ def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix,
     assert eb_command.read_cached(path) is None
 
 
+@pytest.mark.integration
 def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
     with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
@@ -340,6 +341,7 @@ def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: P
     assert "Nowhere" in failed.value.why
 
 
+@pytest.mark.integration
 def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     real: Host, prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,12 +16,18 @@ Output = pytest.CaptureFixture[str]
 NAMES = [one.name for one in example.everything()]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in of MNIST, below a folder."""
+    return mnist.made(tmp_path_factory.mktemp("data")).folder
+
+
 @pytest.fixture
-def toy(install: Callable[..., ModuleReceipt], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def toy(install: Callable[..., ModuleReceipt], made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An environment with PyTorch, and the stand-in of MNIST; returns its folder."""
     install(horovod="/h")
     monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
-    return mnist.made(tmp_path / "prefix" / "data").folder
+    return shutil.copytree(made, tmp_path / "prefix" / "data" / made.name)
 
 
 @pytest.mark.parametrize("name", NAMES)

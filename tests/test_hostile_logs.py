@@ -134,6 +134,7 @@ OF_RULES: dict[str, Callable[[], str]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [*LOGS, *(pytest.param(one, marks=pytest.mark.all) for one in OF_RULES)])
 def test_a_log_takes_no_longer_than_its_size_allows(name: str) -> None:
     """The time goes by what the processor worked here; twice of what is meant, for machines that are slow."""
@@ -233,7 +234,7 @@ def make(kind: str, folder: Path) -> Path:
 )  # fmt: skip
 def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     path = make(kind, tmp_path)
-    for terminal in (False, True):
+    for terminal in (False, True) if kind in ("/dev/tty", "/dev/stdin") else (False,):
         reader, writer = pty.openpty() if terminal else os.pipe()
         try:
             done = subprocess.run([ENVKIT, "diagnose", path], stdin=writer if terminal else reader, check=False,
@@ -393,6 +394,7 @@ def test_nothing_of_a_log_reaches_the_terminal_that_it_would_obey(line: str, wor
     assert not OBEYED.search(said)
 
 
+@pytest.mark.integration
 def test_nothing_of_a_name_of_a_file_either(tmp_path: Path) -> None:
     for content in (None, b"", b"\0", f"{MPI}\n".encode()):
         log = tmp_path / "\x1b]0;evil\x07\u202e"

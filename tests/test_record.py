@@ -53,6 +53,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.integration
 def test_threads_may_meet_a_type_first_at_the_same_time() -> None:
     """msgspec itself crashes then, in most runs."""
     done = [subprocess.run([sys.executable, "-c", MEETING], check=False).returncode for _ in range(6)]

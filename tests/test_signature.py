@@ -1,6 +1,7 @@
 """Bundles that are signed, at the command line, with the real openssl."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,20 +16,26 @@ from envkit.system import owners
 from .integration.site import needs
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
-    """Pairs of keys, private and public, by their kind."""
+@pytest.fixture(scope="module")
+def made_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pairs of keys: it takes long to make one."""
     needs("openssl")
-    made = {}
+    folder = tmp_path_factory.mktemp("keys")
     for name, words in {"ed25519": [], "other": [], "EC": ["-pkeyopt", "ec_paramgen_curve:P-256"], "RSA": []}.items():
-        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+        private, public = folder / f"{name}.pem", folder / f"{name}.pub"
         kind = "ed25519" if name == "other" else name
         subprocess.run(
             ["openssl", "genpkey", "-algorithm", kind, *words, "-out", private], check=True, capture_output=True
         )
         subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-        made[name] = (private, public)
-    return made
+    return folder
+
+
+@pytest.fixture
+def keys(made_keys: Path, tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+    """Pairs of keys, private and public, by their kind."""
+    shutil.copytree(made_keys, tmp_path, dirs_exist_ok=True)
+    return {path.stem: (path, path.with_suffix(".pub")) for path in tmp_path.glob("*.pem")}
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev", "/dev/null"])

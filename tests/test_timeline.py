@@ -168,6 +168,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_timeline_changes_no_status(kind: str, tmp_path: Path) -> None:
     """The command's status is what ``envkit run`` ends with, whatever the command has written."""

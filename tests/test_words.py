@@ -29,6 +29,7 @@ def test_what_a_terminal_obeys_is_left_out(text: str, expected: str) -> None:
     assert plain(text) == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("starter", STARTERS)
 def test_sequences_that_begin_and_never_end(starter: str) -> None:
     """The time is that of the processor; so many characters that each began one took an hour."""

@@ -99,7 +99,7 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     limits, own = sorted(limiting() & parts.keys()), [name for name in parts if name not in limiting()]
     shown = Counter(chain.from_iterable(showing(name, parts[name]) for name in own))
     most = max(shown.values(), default=0)
-    nearest = [proof for index, proof in enumerate(proofs()) if shown[index] == most]
+    nearest = [proofs()[index] for index in sorted(shown) if shown[index] == most] or list(proofs())
     if limits:
         nearest.sort(key=lambda one: (not allows_all(one, parts), not has_limited(one, parts)))
     proof = nearest[0]

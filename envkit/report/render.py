@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -17,6 +18,7 @@ def rendered(name: str, /, **values: Any) -> str:
     return template.render(version=envkit.__version__, css=data("report/page.css").read_text(), **values)
 
 
+@cache
 def templates() -> jinja2.Environment:
     """Return the templates, with the filters that they use."""
     environment = jinja2.Environment(

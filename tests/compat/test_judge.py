@@ -485,6 +485,7 @@ def test_the_help_names_every_component(capsys: Output) -> None:
     assert f"Names: {', '.join(known().component)}. " in said
 
 
+@pytest.mark.integration
 def test_all_of_it_reaches_a_pipe_whatever_the_verdict() -> None:
     """The program ends at once, and text that is not written by then would be lost."""
     for word, code in {"torch=2.13": 0, "openmpi=3.1.3": 1, "torch=2.14": 9}.items():

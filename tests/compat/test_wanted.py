@@ -438,6 +438,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: Output) -> None:
         assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "text",
     [

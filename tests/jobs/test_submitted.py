@@ -172,6 +172,7 @@ def test_without_a_scheduler_nothing_is_fetched_before_that_is_said(
     assert said.out == ""
 
 
+@pytest.mark.integration
 def test_the_job_of_an_installation(fake_slurm: FakeSlurm, tmp_path: Path, capfd: Output) -> None:
     recipe = tmp_path / "my toys" / "toy-1.0.eb"
     recipe.parent.mkdir()

@@ -355,6 +355,7 @@ def test_a_secret_is_known_by_what_stands_around_it(shape: str) -> None:
     assert Redactor({}).out_of(f"x {packed}") == "x <secret>"
 
 
+@pytest.mark.integration
 def test_of_very_many_names_each_is_taken_out_in_one_pass() -> None:
     private = Redactor({"USER": "annamiller"})
     for number in range(5000):

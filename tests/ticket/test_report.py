@@ -123,6 +123,7 @@ def test_who_is_called_like_a_word_of_the_verdict_keeps_it(
             assert [one["id"] for one in told["data"]["results"]] == [one.id for one in made.results]  # type: ignore[index]
 
 
+@pytest.mark.integration
 def test_a_verdict_of_very_many_nodes_is_told_soon(here: Path, capsys: Output) -> None:
     made = recorded("rank-killed")
     names = [f"nid{number:06d}" for number in range(600)]

@@ -142,6 +142,7 @@ def test_without_a_home_ranks_meet_all_the_same(temporary: Path, monkeypatch: py
     assert session.of_ranks(RANK, 2, None) == session.of_ranks(RANK, 2, None)
 
 
+@pytest.mark.integration
 def test_the_secret_is_one_however_many_begin_at_once(home: Path) -> None:
     call = "from envkit.system.temporary import secret; import sys; sys.stdout.write(secret().hex())"
     running = [subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.PIPE, text=True) for _ in range(8)]

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from envkit.inside.probe import collectives as sending
 from envkit.inside.probe.training import problem
 from envkit.verify import arithmetic
-from envkit.verify.checks import Expected, Result, Status, check, verdict
+from envkit.verify.checks import Expected, Result, Status, check, collectives, verdict
 from envkit.verify.facts import Barrier, Collectives, Exchanges, Fact, ProcessSets, RankFacts, Training, World
+from envkit.verify.outcome import Ranks
 
 from . import recorded
 from .conftest import Probe
@@ -75,6 +76,13 @@ def world(size: int = 4, nodes: int = 1) -> list[RankFacts]:
 def judged(facts: Sequence[RankFacts]) -> dict[str, Result]:
     results = check(facts, Expected(size=len(facts), frameworks=("torch",)))
     return {result.id: result for result in reversed(results)}
+
+
+def by_its_check(operation: str, facts: Sequence[RankFacts]) -> Result:
+    """What the check of one operation says."""
+    ranks = Ranks(framework="torch", facts=tuple(facts), expected=Expected(size=len(facts), frameworks=("torch",)))
+    (result,) = (result for one in collectives.CHECKS for result in one(ranks) if result.id == operation)
+    return result
 
 
 def with_result(facts: list[RankFacts], which: int, operation: str, what: str, value: object) -> list[RankFacts]:
@@ -153,7 +161,7 @@ def test_any_wrong_number_fails(size: int, operation: str) -> None:
     fact = getattr(facts[last], FIELDS.get(operation, "collectives_cpu"))
     for what, numbers in getattr(fact, operation.replace("process-sets", "results")).items():
         for wrong in ((2 * numbers[0] + 1, *numbers[1:]), numbers[:-1], (*numbers, 0.0), ()):
-            result = judged(with_result(facts, last, operation, what, wrong))[operation]
+            result = by_its_check(operation, with_result(facts, last, operation, what, wrong))
             assert result.status is Status.FAIL, what
             assert f"rank {last} " in result.message
             assert what in result.message

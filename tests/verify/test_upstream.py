@@ -90,6 +90,7 @@ def only(file: FileResult) -> Result:
     return result
 
 
+@pytest.mark.integration
 def test_a_rank_notes_what_pytest_found(tmp_path: Path) -> None:
     found = upstream.merged([noted(tmp_path, SOME)])
     kinds = {test: kind for test, (kind, _) in found.tests.items()}
@@ -106,6 +107,7 @@ def test_a_rank_notes_what_pytest_found(tmp_path: Path) -> None:
     assert found.tests["Some::test_left_out"][1] == "rank 0:\nno GPU"
 
 
+@pytest.mark.integration
 def test_a_file_that_cannot_be_imported_has_failed(tmp_path: Path) -> None:
     found = upstream.merged([noted(tmp_path, "import there_is_no_such_module\n")])
     file = judged(found, {"passed": 0, "skipped": 0})
