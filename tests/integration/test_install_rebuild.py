@@ -103,8 +103,11 @@ def test_a_rebuild_that_is_stopped(there: Site, number: signal.Signals) -> None:
     (there.home / "at-middle").unlink()
     running = there.install("toy-top", "--rebuild")
     there.wait_for(running, "middle")
-    busy = there.run(*WORKS, status=6)
-    assert "The environment toy-top-1.0 is being built again." in busy.err
+    push = ("cache", "push", "toy-top-1.0", "--prefix", there.prefix, "--to", there.home, "--unsigned")
+    for words in (WORKS, ("show", "toy-top"), ("verify",), push):
+        busy = there.run(*words, status=3)
+        assert "The environment toy-top-1.0 is being built again." in busy.err
+        assert f"By process {running.process.pid} on " in busy.err
     assert not there.is_offered("toy-top")
     assert running.stop(number) in (128 + number, -number)
     assert there.is_quiet()
