@@ -1526,7 +1526,7 @@ class TestTaken:
         assert lines[1].startswith(f"A build in the cache {first} cannot be used. ")
         advice = f"'envkit cache verify {first}' names all that is wrong there."
         assert lines[1].endswith(f"{MODULE} is not taken from there. {advice}")
-        assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00."
+        assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00; not signed."
         assert one.tree.has(MODULE)
         record = receipt.built(one.tree, MODULE)
         assert record is not None and record.cached is not None

@@ -558,13 +558,20 @@ def test_the_cache_that_a_module_was_taken_from(install: Install) -> None:
     modules = (
         Module(name="Python/system", easyconfig="", sha256=""),
         Module(name="Toy/1.0", easyconfig="", sha256="", cached=cached),
-        Module(name="Toy/2.0", easyconfig="", sha256="", cached=msgspec.structs.replace(cached, place="/other")),
+        Module(
+            name="Toy/2.0", easyconfig="", sha256="", cached=msgspec.structs.replace(cached, place="/other", key="")
+        ),
     )
     said = "; ".join(
-        f"Toy/{version} from the cache {place}, object 0123456789ab, built on n1, 2026-01-02"
-        for version, place in (("2.0", "/other"), ("1.0", "/cache"))
+        f"Toy/{version} from the cache {place}, object 0123456789ab, built on n1, 2026-01-02, {signed}"
+        for version, place, signed in (
+            ("2.0", "/other", "unsigned or signed by none of your keys"),
+            ("1.0", "/cache", "signed with k"),
+        )
     )
-    assert install("toy-cpu", modules=modules).origin == said
+    taken = install("toy-cpu", modules=modules)
+    assert taken.origin == said
+    assert f"\nTaken:      {said}\n" in listing.describe(taken)
     assert install("toy-cpu", modules=modules[:1]).origin == ""
 
 

@@ -167,7 +167,10 @@ def is_put(taken: TakenImage, name: str, console: Console) -> bool:
         stopped.why = f"{called.capitalize()} was being taken from {origin.place}."
         stopped.fix = "Run the same command again."
         raise
-    say(console, f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}.")
+    say(
+        console,
+        f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}; {taken.offer.signed_by}.",
+    )
     return True
 
 

@@ -186,7 +186,10 @@ def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> bool:
                 failed |= {entry.place} if is_of_server(error) else set()
                 continue
             manifest.write(tree, module)
-        say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
+        say(
+            console,
+            f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}; {offer.signed_by}.",
+        )
         return True
     return False
 
