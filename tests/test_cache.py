@@ -44,7 +44,7 @@ from envkit.cache import (
 )
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
-from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
+from envkit.cache.offers import FoundBuilds, for_scripts, judged, left_out, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -1333,6 +1333,7 @@ class TestTrust:
             ("folder", None, "cannot be read: Is a directory"),
             ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
             ("notes.txt", "my keys\n", "is no public key"),
+            ("cut.pub", "-----BEGIN PUBLIC KEY-----\nMCow\n", "holds a public key that is cut off or damaged"),
         ],
     )
     def test_a_key_that_can_verify_nothing_is_named(
@@ -1347,6 +1348,23 @@ class TestTrust:
         none = "none of your keys ('cache.keys') has signed it"
         assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
         assert untrusted(entry, [str(theirs)]) == none
+
+    @pytest.mark.parametrize("name", ["none.pub", "cut.pub"])
+    def test_keys_are_looked_at_before_anything_is_built_whatever_caches_have(
+        self, name: str, keys: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cut.pub").write_text("-----BEGIN PUBLIC KEY-----\n")
+        broken, whole = str(tmp_path / name), str(keys["mine"][1])
+        caches = place.Caches(places=(str(tmp_path / "cache"),), keys=(whole, broken))
+        found = FoundBuilds.of((), place.Looking(caches.kept), caches)
+        [said] = left_out(found)
+        assert said.startswith(f"A key of your configuration ('cache.keys') verifies nothing: {broken} ")
+        assert f"Cache:    {said}" in [*lines(found)]
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", f"{whole},{broken}")
+        assert run(["cache", "list", str(tmp_path / "cache")]) == 0
+        assert capsys.readouterr().err == f"{said}\n"
 
     def test_without_openssl_nothing_signed_is_taken_and_nothing_stops(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

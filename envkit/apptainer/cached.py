@@ -67,7 +67,7 @@ def find(
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
-    return FoundBuilds.of(offers, looking)
+    return FoundBuilds.of(offers, looking, caches)
 
 
 def unfit(entry: SignedManifest, layer: Layer, machine: str, plan: Sequence[Layer]) -> Iterator[str]:

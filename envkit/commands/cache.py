@@ -402,8 +402,8 @@ def tell_of_keys() -> None:
     """Say which public keys of the configuration can verify nothing."""
     from envkit.cache import offers
 
-    for text in offers.unusable(keys()):
-        echo(f"A key of your configuration ('cache.keys') verifies nothing: {text}.", err=True)
+    for text in offers.of_keys(keys()):
+        echo(text, err=True)
 
 
 def keys() -> tuple[str, ...]:
