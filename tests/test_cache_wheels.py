@@ -194,6 +194,18 @@ def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> 
     return told.value.why
 
 
+def test_each_step_of_packing_is_told(installed: Installed, tmp_path: Path) -> None:
+    told = list[str]()
+    with (tmp_path / "packed").open("w+b") as stream:
+        pack.pack(installed.tree, MODULE, "x86_64", PYTHON, stream, installed.wheels, told.append)
+    assert told == [
+        "comparing it with its wheels",
+        "compressing its files",
+        "compiling the Python of its wheels",
+        "looking at what its libraries need",
+    ]
+
+
 class TestMoved:
     """What pip has installed, under another prefix."""
 

@@ -27,7 +27,7 @@ from envkit.errors import CacheInvalid, Interrupted
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report import words
-from envkit.report.progress import TransferProgress, say
+from envkit.report.progress import say, transfer
 from envkit.system import process, record
 from envkit.system.files import discard, read, replace, sha256, write
 
@@ -202,7 +202,7 @@ def put(entry: SignedManifest, target: Path, name: str, console: Console) -> Non
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     discard(partial)
     try:
-        with partial.open("xb") as stream, TransferProgress(console, f"Taking {name}", size, stream.tell):
+        with partial.open("xb") as stream, transfer(console, f"Taking {name}", size, stream.tell):
             unpack.fetch(entry, stream)
         make_own(partial)
         replace(partial, target)

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -52,12 +52,17 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
             yield str(Path(folder, name).relative_to(tree.root))
 
 
-def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path]) -> Packed:
+def pack(
+    tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path],
+    tell: Callable[[str], None] = lambda _: None,
+) -> Packed:  # fmt: skip
     """Write the object of a module, without what is from its wheels. Raises NotRelocatable, HostProblem, OSError.
 
     The same files give the same object, by the same release of zstd, whatever the prefix and whoever they belong to.
-    What is from wheels is compiled for ``python`` (3.11), if that is the one which runs this.
+    What is from wheels is compiled for ``python`` (3.11), if that is the one which runs this. ``tell`` is called with
+    each step.
     """
+    tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
     entries = dict[str, PackedFile]()
     every = {*paths(tree, module)}
@@ -75,6 +80,7 @@ def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wh
         member.size, member.mode = len(content), 0o755 if is_program else 0o644
         tar.addfile(member, io.BytesIO(content))
 
+    tell("compressing its files")
     with zstd.open(place, "wb", level=LEVEL) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
         for name in sorted(names):
             path = tree.root / name
@@ -83,11 +89,13 @@ def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wh
                 continue
             content, places = prefixes.marked(read(path, name), path, name, spelled)
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
+        tell("compiling the Python of its wheels")
         for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
             if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
                 add(name, content, 0, is_program=False)
     place.flush()
     place.seek(0)
+    tell("looking at what its libraries need")
     libraries = binaries.libraries(tree.root / name for name in sorted(names) if not entries[name].link)
     return Packed(
         files=entries,

@@ -22,7 +22,7 @@ from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, U
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
-from envkit.report.progress import SILENT, TransferProgress
+from envkit.report.progress import SILENT, transfer
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 FAILED = "the server of that cache has failed"
@@ -205,7 +205,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
         at = tempfile.gettempdir() if to.is_remote else str(folder.path_of(to.named))
         with tempfile.TemporaryFile(dir=at) as stream:
             try:
-                with TransferProgress(console, f"Fetching {called}", size, stream.tell):
+                with transfer(console, f"Fetching {called}", size, stream.tell):
                     unpack.fetch(entry, stream)
                 stream.seek(0)
                 if not entry.manifest.is_image:
@@ -214,7 +214,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
             except OSError as error:
                 error.filename = error.filename or at
                 raise
-            with TransferProgress(console, f"Putting {called}", size, stream.tell):
+            with transfer(console, f"Putting {called}", size, stream.tell):
                 yield stream
 
     return publishing.put(to, entry.manifest, content, stays, packed)
