@@ -164,7 +164,17 @@ def test_the_manifest_says_which_job(
     run_url = ci.job(of).run
     assert f", commit {COMMIT[:12]}, {run_url}" in capsys.readouterr().out
     assert push(tmp_path / "cache") == 0
-    assert capsys.readouterr().out.startswith("There already: Horovod/1.0-toy")
+    said = capsys.readouterr().out
+    assert said.startswith("There already: Horovod/1.0-toy") and "Nothing was added" not in said
+    for name, value in {**of, "GITHUB_RUN_ATTEMPT": "7", "CI_JOB_URL": "https://gitlab.example.org/jobs/7"}.items():
+        monkeypatch.setenv(name, value)
+    assert push(tmp_path / "cache") == 0
+    assert capsys.readouterr().out.endswith(
+        f"Pushed by {run_url}\n"
+        f"Nothing was added to it: it does not name this job, {ci.job(os.environ).run}, "
+        "since a build stays as it was pushed.\n"
+    )
+    assert place.entry(place.names()[0]).manifest == entry.manifest
 
 
 def test_what_was_taken_from_there_is_there(

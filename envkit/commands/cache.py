@@ -107,6 +107,10 @@ def push(
             echo(f"It was built on {build.host}, {build.built}. {more}")
         if build.ci:
             echo(f"Pushed by {build.ci.run}")
+        if job and build.ci != job:
+            echo(
+                f"Nothing was added to it: it does not name this job, {job.run}, since a build stays as it was pushed."
+            )
     for module, why in done.left_out.items():
         echo(f"Not pushed: {module}. {why}")
 
