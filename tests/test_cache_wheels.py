@@ -46,7 +46,7 @@ from envkit.system import files
 from envkit.verify import last
 
 from . import test_cache
-from .integration.site import needs
+from .integration.site import needs, until
 from .test_cache import MODULE as HOROVOD
 from .test_cache import below, described
 from .test_cache_ci import passed
@@ -192,6 +192,22 @@ def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> 
         put(entry, tmp_path / "another", used)
     assert below(tmp_path / "another") == set()
     return told.value.why
+
+
+def test_what_compiles_ends_with_the_push_that_started_it(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    (tmp_path / "x.py").touch()
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom envkit.cache import compile_python, wheels\n"
+        "from envkit.environments.prefix import Tree\n"
+        "compile_python.__file__ = sys.argv[2]\nlist(wheels.compiled(Tree(root=Path(sys.argv[1])), ['x.py']))\n"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path, slow], env=env) as running:
+        said = until(lambda: [path for path in tmp_path.glob("*/said") if path.read_text()], "it to have begun")
+        running.kill()
+    until(lambda: not Path(f"/proc/{said[0].read_text().strip()}").exists(), "it to end", 10)
 
 
 def test_each_step_of_packing_is_told(installed: Installed, tmp_path: Path) -> None:

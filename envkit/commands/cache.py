@@ -258,7 +258,8 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     """Read every build in each PLACE, or in the caches of your configuration, and hold it against its manifest.
 
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
-    those behind a web server, which lists none. Ends with 4 where one is bad, or could not be read.
+    those behind a web server, which lists none. The index of a folder or a bucket has to name what is there. Ends
+    with 4 where one is bad, or could not be read.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place
@@ -283,7 +284,9 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
             echo(f"{state:<8} source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
             echo(counted("source", len(verified.sources), wrong))
-    return 4 if bad or wrong else 0
+        for text in verified.wrong:
+            echo(text)
+    return 4 if bad or wrong or verified.wrong else 0
 
 
 @cache.command(short_help="Remove what is damaged, half written or old from a cache.")

@@ -138,14 +138,16 @@ def copied(
 ) -> PulledBuild:  # fmt: skip
     """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``.
 
+    Where what is not signed is copied as well, that is done only if no place has it signed.
+
     A place whose server has ``failed`` is asked for nothing more; what is said of one that fails now goes there.
     """
     manifest, origin, signed_by = these[0].manifest, these[0].place, ""
     why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
     sent: Sent = frozenset()
-    for entry in () if why else these:
-        key = place.signer(entry, caches.keys)
+    signers = [(entry, place.signer(entry, caches.keys)) for entry in (() if why else these)]
+    for entry, key in sorted(signers, key=lambda pair: not pair[1]):  # one that is signed by a key of theirs first
         if not key and not caches.unsigned:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue

@@ -165,7 +165,7 @@ def pushed_file(
     Raises what ``push`` does.
     """
     with publishing.writing(to, made.name):
-        to.writable.require(to.named)
+        publishing.require_place(to)
         with files.open_plain(file) as stream:  # what is hashed is what is sent
             if pack.digest_of(stream) != sha256:
                 raise changed_since(made, [str(file)])
@@ -191,7 +191,7 @@ def pushed_modules(
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
         raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
     with publishing.writing(to, made.name):
-        to.writable.require(to.named)
+        publishing.require_place(to)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
             if build:
@@ -426,7 +426,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 def require(to: Place) -> None:
     """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
     with publishing.writing(to, "Nothing"):
-        to.writable.require(to.named)
+        publishing.require_place(to)
 
 
 def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
