@@ -229,6 +229,7 @@ def test_a_push_to_a_full_disk_is_one_message_and_leaves_nothing_half_made(
             assert [line for line in said.err.splitlines() if "could not be put into" in line] == [
                 f"envkit: {NAME} could not be put into {at}."
             ], said.err
+            assert "or use another place. Run the same command again: what is there already is not" in said.err
             (small / "filler").unlink()
             assert {one.state for one in contents.verified([Place(named=at)], ()).builds} <= {"unsigned"}
         assert run(["cache", "verify", at]) == 0

@@ -211,6 +211,8 @@ def writing(to: Place, what: str) -> Iterator[None]:
         raise not_written(to, sentence(error), to.remedy(error, "write to")) from error
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
+        if problem:
+            problem.fix += f" {AGAIN}"
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
         raise problem or not_written(to, reason(error), odd) from error
 
