@@ -17,7 +17,7 @@ from envkit.cache.manifest import PackedFile
 from envkit.cache.place import Place
 from envkit.cli import run
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid, DiskFull, HostProblem, NotWritable, UsageProblem
+from envkit.errors import CacheInvalid, DiskFull, NotWritable, UsageProblem
 from envkit.install import cache_pull, cache_push
 from envkit.system import files
 from envkit.system.decompression import zstd
@@ -153,9 +153,9 @@ def test_a_folder_in_the_place_of_the_index_is_told_before_anything_is_put(tree:
         place.Caches(places=(entry.place.named,), keys=(), unsigned=True), new, None, every=True
     )
     for attempt in (pull, lambda: cache_push.require(new), lambda: contents.prune(new, 0, dry_run=False)):
-        with pytest.raises(HostProblem) as told:
+        with pytest.raises(NotWritable) as told:
             attempt()
-        assert told.value.what == f"Nothing is put into {new.shown}: its index.json is a folder."
+        assert told.value.what == f"Nothing can be put into {new.shown}: its index.json is a folder."
         assert told.value.fix.endswith(f"rm -r {tmp_path}/new/index.json")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["index.json"]
 

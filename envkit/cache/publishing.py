@@ -119,7 +119,7 @@ def require_place(place: Place) -> None:
 def require_cache(place: Place) -> None:
     """Require that an index.json that is there is that of a cache, since it is written anew.
 
-    One that is damaged is known as such by what else there is: a build, or a source. Raises UsageProblem, HostProblem
+    One that is damaged is known as such by what else there is: a build, or a source. Raises UsageProblem, NotWritable
     where a folder is in its place, which is not envkit's.
     """
     with suppress(CacheInvalid):
@@ -129,8 +129,8 @@ def require_cache(place: Place) -> None:
             if not isinstance(error.__cause__ and error.__cause__.__cause__, IsADirectoryError):
                 raise
             path = f"{place.shown}/{INDEX}"
-            raise HostProblem(
-                what=f"Nothing is put into {place.shown}: its {INDEX} is a folder.",
+            raise NotWritable(
+                what=f"Nothing can be put into {place.shown}: its {INDEX} is a folder.",
                 why="That is where the names of its builds are written, and envkit removes no folder there.",
                 fix=f"Look at what is in it, then remove it: ls -l {quote(path)}; rm -r {quote(path)}",
             ) from error
