@@ -64,7 +64,7 @@ def pack(
     """
     tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
-    entries = dict[str, PackedFile]()
+    entries, changed = dict[str, PackedFile](), dict[str, bytes]()
     every = {*paths(tree, module)}
     described, from_wheels = of_wheels.described(wheels, tree, every)
     left_out = re.compile("|".join(rules()["left_out"]))
@@ -82,12 +82,17 @@ def pack(
 
     tell("compressing its files")
     with zstd.open(place, "wb", level=LEVEL) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
-        for name in sorted(names):
+        for name in sorted(names, key=lambda name: (name.endswith(prefixes.LIST), name)):
             path = tree.root / name
             if path.is_symlink():
                 entries[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
-            content, places = prefixes.marked(read(path, name), path, name, spelled)
+            original = read(path, name)
+            if name.endswith(prefixes.LIST):  # the last: it has the digests of the others as they are packed
+                original = list_of(original, name, changed)
+            content, places = prefixes.marked(original, path, name, spelled)
+            if content != original:
+                changed[name] = content
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
         tell("compiling the Python of its wheels")
         for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
@@ -108,6 +113,14 @@ def pack(
         cpu=binaries.cpu(libraries, machine),
         syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )
+
+
+def list_of(content: bytes, name: str, changed: Mapping[str, bytes]) -> bytes:
+    """Return the list of a Python package as it is packed. Raises NotRelocatable for one that is no UTF-8."""
+    try:
+        return prefixes.relisted(content, str(Path(name).parents[1]), changed)
+    except ValueError as error:
+        raise prefixes.refused(name, "It is no UTF-8.", "Install that package anew, and push again.") from error
 
 
 def is_text(name: str) -> bool:

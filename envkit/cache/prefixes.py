@@ -4,7 +4,10 @@ Texts and links have a mark in its place, which installing replaces. A search pa
 the library lies ($ORIGIN), and so fits anywhere. Nothing else that is compiled may hold the prefix.
 """
 
+import hashlib
 import os
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from envkit.binary.elf import Elf, ElfError
@@ -12,6 +15,7 @@ from envkit.cache.manifest import PREFIX
 from envkit.errors import NotRelocatable
 
 ORIGIN = "$ORIGIN"
+LIST = ".dist-info/RECORD"  # of the files of a Python package, with their digests
 
 
 def spellings(prefix: Path) -> tuple[bytes, ...]:
@@ -37,6 +41,22 @@ def marked(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) ->
 def put_in(content: bytes, prefix: Path) -> bytes:
     """Return a file with a prefix in the place of the mark."""
     return content.replace(PREFIX, os.fsencode(prefix))
+
+
+def relisted(content: bytes, site: str, changed: Mapping[str, bytes]) -> bytes:
+    """Return the list of a Python package below a folder with the digests and sizes of files that were changed.
+
+    Raises ValueError for what is no UTF-8.
+    """
+    lines = list[str]()
+    for line in content.decode().splitlines(keepends=True):
+        name, _, rest = line.partition(",")
+        new = changed.get(os.path.normpath(f"{site}/{name}")) if rest.startswith("sha256=") else None
+        if new is not None:
+            digest = urlsafe_b64encode(hashlib.sha256(new).digest()).rstrip(b"=").decode()
+            line = f"{name},sha256={digest},{len(new)}{line[len(line.rstrip()) :]}"
+        lines.append(line)
+    return "".join(lines).encode()
 
 
 def from_origin(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) -> bytes:
