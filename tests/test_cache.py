@@ -44,7 +44,7 @@ from envkit.cache import (
 )
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
-from envkit.cache.offers import FoundBuilds, for_scripts, judged, left_out, lines, untrusted
+from envkit.cache.offers import FoundBuilds, by_trust_and_place, for_scripts, judged, left_out, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -1356,6 +1356,20 @@ class TestTrust:
         none = "none of your keys ('cache.keys') has signed it"
         assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
         assert untrusted(entry, [str(theirs)]) == none
+
+    def test_what_a_key_of_theirs_has_signed_is_taken_first(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
+    ) -> None:
+        first, second = pushed(tree, tmp_path / "first"), self.signed(tree, tmp_path / "second", keys["mine"][0])
+        mine, places = str(keys["mine"][1]), (first.place.named, second.place.named)
+        caches = place.Caches(places=places, keys=(mine,), unsigned=True)
+        unfit = judged(first, ["it is for another"], caches)
+        offers = [unfit, *(judged(entry, (), caches) for entry in (first, second))]
+        assert [offer.key for offer in by_trust_and_place(offers, caches)] == [mine, "", ""]
+        assert by_trust_and_place(offers, caches)[-1] is unfit
+        nobody = replace(caches, keys=())
+        offers = [judged(entry, (), nobody) for entry in (second, first)]
+        assert [offer.entry.place for offer in by_trust_and_place(offers, nobody)] == [first.place, second.place]
 
     @pytest.mark.parametrize("name", ["none.pub", "cut.pub"])
     def test_keys_are_looked_at_before_anything_is_built_whatever_caches_have(

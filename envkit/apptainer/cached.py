@@ -20,7 +20,7 @@ from envkit.apptainer.build import make_own
 from envkit.apptainer.image_plan import DEBIAN, IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import Manifest, folder_of, layer_name
-from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
+from envkit.cache.offers import FoundBuilds, Offer, by_trust_and_place, judged, not_taken
 from envkit.cache.place import Caches, Looking, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
@@ -63,9 +63,8 @@ def find(
         for entry in looking
         if (layer := wanted.get(entry.manifest.module))
     ]
-    order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
-    offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers = by_trust_and_place(offers, caches)
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
     return FoundBuilds.of(offers, looking, caches)
 

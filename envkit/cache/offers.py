@@ -70,6 +70,12 @@ class FoundBuilds:
         return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
 
 
+def by_trust_and_place(offers: Sequence[Offer], caches: Caches) -> list[Offer]:
+    """Return offers with those first that fit, of these those that a key verifies, then in the order of the caches."""
+    order = {place: number for number, place in enumerate(caches.places)}
+    return sorted(offers, key=lambda offer: (bool(offer.why_not), not offer.key, order[offer.entry.place.named]))
+
+
 def untrusted_of(offers: Sequence[Offer]) -> tuple[str, ...]:
     """Say of each module that no build fits of which one would be taken if one of the user's keys had signed it."""
     first = {offer.entry.manifest.module: offer for offer in reversed(offers) if offer.untrusted}

@@ -15,7 +15,7 @@ from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
-from envkit.cache.offers import FoundBuilds, Offer, judged, left_out, not_taken
+from envkit.cache.offers import FoundBuilds, Offer, by_trust_and_place, judged, left_out, not_taken
 from envkit.cache.place import Caches, Looking, Place, SignedManifest, is_of_server
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
@@ -98,10 +98,9 @@ def find_builds(work: Work) -> FoundBuilds:
         if not entry.manifest.wheels.keys() <= pinned:
             why.append("it takes wheels that its recipe does not")
         offers.append(judged(entry, why, work.caches))
-    order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
-    offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers = by_trust_and_place(offers, work.caches)
     offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
     return FoundBuilds.of(offers, looking, work.caches)
 
