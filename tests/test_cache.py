@@ -1,5 +1,6 @@
 """The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
 
+import base64
 import errno
 import fcntl
 import hashlib
@@ -212,6 +213,19 @@ class TestMoved:
         assert line.endswith(f",{len(script)}")
         assert "=old" not in line
         assert rest == "x.py,,"
+
+    def test_a_list_of_a_package_has_the_digests_of_what_is_packed(self, tree: Tree, tmp_path: Path) -> None:
+        """EasyBuild changes the first line of scripts, behind which pip's digests are of the prefix before."""
+        [path] = tree.root.rglob("RECORD")
+        path.write_text("horovod/__init__.py,sha256=old,1\r\nx.py,,\n")
+        first = packed(tree, tmp_path / "object")
+        path.write_text("horovod/__init__.py,sha256=another,12\r\nx.py,,\n")
+        assert packed(tree, tmp_path / "object").sha256 == first.sha256
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        content = b"number = 3\n"
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        [path] = new.root.rglob("RECORD")
+        assert path.read_bytes() == b"horovod/__init__.py,sha256=%s,%d\r\nx.py,,\n" % (digest, len(content))
 
     @pytest.mark.parametrize("text", [b"\xff,sha256=a,1\n", b"\xff\n"])
     def test_a_list_of_a_package_that_is_no_text_is_refused(self, text: bytes, tree: Tree, tmp_path: Path) -> None:

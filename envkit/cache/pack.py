@@ -64,7 +64,7 @@ def pack(
     """
     tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
-    entries, changed = dict[str, PackedFile](), dict[str, bytes]()
+    entries = dict[str, PackedFile]()
     every = {*paths(tree, module)}
     described, from_wheels = of_wheels.described(wheels, tree, every)
     left_out = re.compile("|".join(rules()["left_out"]))
@@ -87,12 +87,10 @@ def pack(
             if path.is_symlink():
                 entries[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
-            original = read(path, name)
+            content = read(path, name)
             if name.endswith(prefixes.LIST):  # the last: it has the digests of the others as they are packed
-                original = list_of(original, name, changed)
-            content, places = prefixes.marked(original, path, name, spelled)
-            if content != original:
-                changed[name] = content
+                content = list_of(content, name, entries)
+            content, places = prefixes.marked(content, path, name, spelled)
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
         tell("compiling the Python of its wheels")
         for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
@@ -115,10 +113,10 @@ def pack(
     )
 
 
-def list_of(content: bytes, name: str, changed: Mapping[str, bytes]) -> bytes:
+def list_of(content: bytes, name: str, packed: Mapping[str, PackedFile]) -> bytes:
     """Return the list of a Python package as it is packed. Raises NotRelocatable for one that is no UTF-8."""
     try:
-        return prefixes.relisted(content, str(Path(name).parents[1]), changed)
+        return prefixes.relisted(content, str(Path(name).parents[1]), packed)
     except ValueError as error:
         raise prefixes.refused(name, "It is no UTF-8.", "Install that package anew, and push again.") from error
 

@@ -4,14 +4,13 @@ Texts and links have a mark in its place, which installing replaces. A search pa
 the library lies ($ORIGIN), and so fits anywhere. Nothing else that is compiled may hold the prefix.
 """
 
-import hashlib
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
 from envkit.binary.elf import Elf, ElfError
-from envkit.cache.manifest import PREFIX
+from envkit.cache.manifest import PREFIX, PackedFile
 from envkit.errors import NotRelocatable
 
 ORIGIN = "$ORIGIN"
@@ -43,8 +42,8 @@ def put_in(content: bytes, prefix: Path) -> bytes:
     return content.replace(PREFIX, os.fsencode(prefix))
 
 
-def relisted(content: bytes, site: str, changed: Mapping[str, bytes]) -> bytes:
-    """Return the list of a Python package below a folder with the digests and sizes of files that were changed.
+def relisted(content: bytes, site: str, changed: Mapping[str, PackedFile]) -> bytes:
+    """Return the list of a Python package below a folder with the digests and sizes that some files have now.
 
     Raises ValueError for what is no UTF-8.
     """
@@ -52,9 +51,9 @@ def relisted(content: bytes, site: str, changed: Mapping[str, bytes]) -> bytes:
     for line in content.decode().splitlines(keepends=True):
         name, _, rest = line.partition(",")
         new = changed.get(os.path.normpath(f"{site}/{name}")) if rest.startswith("sha256=") else None
-        if new is not None:
-            digest = urlsafe_b64encode(hashlib.sha256(new).digest()).rstrip(b"=").decode()
-            line = f"{name},sha256={digest},{len(new)}{line[len(line.rstrip()) :]}"
+        if new is not None and new.sha256:
+            digest = urlsafe_b64encode(bytes.fromhex(new.sha256)).rstrip(b"=").decode()
+            line = f"{name},sha256={digest},{new.size}{line[len(line.rstrip()) :]}"
         lines.append(line)
     return "".join(lines).encode()
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from envkit.cache import prefixes
 from envkit.cache import wheels as of_wheels
-from envkit.cache.manifest import PREFIX, Manifest
+from envkit.cache.manifest import PREFIX, Manifest, PackedFile
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
@@ -174,15 +174,16 @@ def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) ->
 
 def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
     """Put the prefix into texts and links, the new digests into the lists of packages, times into compiled Python."""
-    prefix, changed = tree.root.parent, dict[str, bytes]()
+    prefix, changed = tree.root.parent, dict[str, PackedFile]()
     for name, file in manifest.files.items():
         path = root / name
         if file.link:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(file.link.replace(PREFIX.decode(), str(prefix)))
         elif file.places:
-            changed[str(path)] = content = prefixes.put_in(path.read_bytes(), prefix)
+            content = prefixes.put_in(path.read_bytes(), prefix)
             path.write_bytes(content)
+            changed[str(path)] = PackedFile(size=len(content), sha256=hashlib.sha256(content).hexdigest())
     for name in manifest.files:
         if name.endswith(prefixes.LIST):
             path = root / name
