@@ -55,8 +55,8 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
-from envkit.install import cache_push
+from envkit.errors import CacheInvalid, DiskFull, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
+from envkit.install import cache_push, install
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -1561,6 +1561,29 @@ class TestTaken:
         at.write_bytes(manifest.packed(image, b""))
         offers = work(tmp_path / "cache").looked.offers
         assert [offer.entry.id for offer in offers] == [good.id]
+
+    def test_a_prefix_on_a_full_disk(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
+        """It is told once, and what is seen of a module is whole: at most the list of its files is still to be made."""
+        self.entries(tree, tmp_path / "cache")
+        taken, full, entire = list[str](), 0, 0
+        with small_disk(tmp_path / OTHER, 120) as small:
+            for free in range(0, 60, 2):  # pages
+                leave(small, free)
+                one, said = work(tmp_path / "cache"), io.StringIO()
+                try:
+                    with install.storage_explained(one.request.prefix):
+                        taken = cached.take(one, Console(file=said))
+                except DiskFull as error:
+                    full += 1
+                    assert (error.exit_code, error.what) == (7, f"{small} could not be written to the end.")
+                    assert "Then run the same command again: it resumes." in error.fix
+                    assert not said.getvalue() and not [*one.tree.root.glob("envkit-*")]
+                    entire = entire or len(below(one.tree.software / MODULE) if one.tree.has(MODULE) else ())
+                else:
+                    break
+            assert taken == [MODULE] or one.tree.has(MODULE)
+            assert entire in (0, len(below(one.tree.software / MODULE)))
+        assert full > 2
 
     def test_a_bad_one_is_said_and_the_next_is_taken(
         self, work: Callable[..., Any], tree: Tree, tmp_path: Path
