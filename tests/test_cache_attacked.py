@@ -18,6 +18,7 @@ from envkit.cache.place import Place
 from envkit.cli import run
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid, DiskFull, NotWritable, UsageProblem
+from envkit.install import cache_pull, cache_push
 from envkit.system import files
 from envkit.system.decompression import zstd
 
@@ -104,6 +105,59 @@ def test_a_damaged_index_of_a_cache_is_written_anew(text: str, tree: Tree, tmp_p
     (tmp_path / "cache/index.json").write_text(text)
     contents.prune(entry.place, 0, dry_run=False)
     assert publishing.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("// damaged", "It is none, or is damaged."),
+        ('{"manifests": []}', "It lacks 1 build."),
+        (None, "index.json: this file is not there."),
+        ("folder", "index.json: Is a directory. Remove what stands in its place;"),
+    ],
+)
+def test_an_index_that_does_not_name_what_is_there_is_told(
+    text: str | None, why: str, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry, index = pushed(tree, tmp_path / "cache"), tmp_path / "cache/index.json"
+    assert run(["cache", "verify", entry.place.named]) == 0
+    capsys.readouterr()
+    index.unlink()
+    if text == "folder":
+        index.mkdir()
+    elif text is not None:
+        index.write_text(text)
+    at = entry.place.named
+    assert contents.verified([entry.place], ()).wrong == (
+        f"The index of {at} is wrong: {why} 'envkit cache prune {at}' writes it anew.",
+    )
+    assert run(["cache", "verify", at]) == 4
+    assert capsys.readouterr().out.splitlines()[0].startswith("unsigned ")
+
+
+def test_an_index_that_names_what_has_gone_is_told(tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    [path] = (tmp_path / "cache/manifests").rglob("*.json")
+    path.unlink()
+    [wrong] = contents.verified([entry.place], ()).wrong
+    assert "It names 1 build too many." in wrong
+    contents.prune(entry.place, 0, dry_run=False)
+    assert contents.verified([entry.place], ()).wrong == ()
+
+
+def test_a_folder_in_the_place_of_the_index_is_told_before_anything_is_put(tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    (tmp_path / "new/index.json").mkdir(parents=True)
+    new = Place(named=str(tmp_path / "new"))
+    pull = lambda: cache_pull.pull(  # noqa: E731
+        place.Caches(places=(entry.place.named,), keys=(), unsigned=True), new, None, every=True
+    )
+    for attempt in (pull, lambda: cache_push.require(new), lambda: contents.prune(new, 0, dry_run=False)):
+        with pytest.raises(NotWritable) as told:
+            attempt()
+        assert told.value.what == f"Nothing can be put into {new.shown}: its index.json is a folder."
+        assert told.value.fix.endswith(f"rm -r {tmp_path}/new/index.json")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["index.json"]
 
 
 def test_a_file_of_ones_own_with_such_a_name_stays(tree: Tree, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.cache import ci, pack
+from envkit.cache import ci, contents, pack
 from envkit.cache import manifest as files
 from envkit.cache import oci as oci
 from envkit.cache.manifest import Ci
@@ -36,6 +36,7 @@ from envkit.verify import last
 from . import s3
 from .integration import registry
 from .integration.site import needs
+from .small_disk import leave, small_disk
 from .test_cache import described, module_in, packed
 from .test_json_types import valid
 from .verify.test_report import report
@@ -164,7 +165,17 @@ def test_the_manifest_says_which_job(
     run_url = ci.job(of).run
     assert f", commit {COMMIT[:12]}, {run_url}" in capsys.readouterr().out
     assert push(tmp_path / "cache") == 0
-    assert capsys.readouterr().out.startswith("There already: Horovod/1.0-toy")
+    said = capsys.readouterr().out
+    assert said.startswith("There already: Horovod/1.0-toy") and "Nothing was added" not in said
+    for name, value in {**of, "GITHUB_RUN_ATTEMPT": "7", "CI_JOB_URL": "https://gitlab.example.org/jobs/7"}.items():
+        monkeypatch.setenv(name, value)
+    assert push(tmp_path / "cache") == 0
+    assert capsys.readouterr().out.endswith(
+        f"Pushed by {run_url}\n"
+        f"Nothing was added to it: it does not name this job, {ci.job(os.environ).run}, "
+        "since a build stays as it was pushed.\n"
+    )
+    assert place.entry(place.names()[0]).manifest == entry.manifest
 
 
 def test_what_was_taken_from_there_is_there(
@@ -200,6 +211,30 @@ def test_a_full_folder_for_temporary_files_is_named(
     monkeypatch.setattr(pack, "pack", full)
     assert push(tmp_path / "cache") == 7
     assert f"No space left on device: {tempfile.gettempdir()}" in capsys.readouterr().err
+
+
+def test_a_push_to_a_full_disk_is_one_message_and_leaves_nothing_half_made(
+    there: Prefix, tmp_path: Path, capsys: Any
+) -> None:
+    full, at = 0, str(tmp_path / "small")
+    with small_disk(tmp_path / "small", 60) as small:
+        for free in range(30):  # pages
+            leave(small, free)
+            status = run(["cache", "push", NAME, "--prefix", str(there.root), "--to", at, "--unsigned"])
+            said = capsys.readouterr()
+            if status == 0:
+                break
+            full += 1
+            assert status == 7 and said.out == "", said
+            assert [line for line in said.err.splitlines() if "could not be put into" in line] == [
+                f"envkit: {NAME} could not be put into {at}."
+            ], said.err
+            assert "or use another place. Run the same command again: what is there already is not" in said.err
+            (small / "filler").unlink()
+            assert {one.state for one in contents.verified([Place(named=at)], ()).builds} <= {"unsigned"}
+        assert run(["cache", "verify", at]) == 0
+        assert not list(small.rglob(".envkit-*"))
+    assert full > 1
 
 
 def test_outside_of_a_ci(there: Prefix, tmp_path: Path, capsys: Any) -> None:

@@ -166,6 +166,17 @@ class TestCopied:
         [one] = cache_pull.pull(caches, new, None, every=True).builds
         assert (one.state, one.place) == ("copied", good.place.shown)
 
+    def test_one_that_a_key_of_theirs_has_signed_comes_first(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        made = described(packed(tree, tmp_path / "packed"))
+        own, public = keys["mine"]
+        first, second = publish(made, tmp_path / "first"), publish(made, tmp_path / "second", own)
+        caches = Caches(places=(first.place.named, second.place.named), keys=(public,), unsigned=True)
+        [one] = cache_pull.pull(caches, new, None, every=True).builds
+        assert (one.state, one.place, one.signed_by) == ("copied", second.place.shown, public)
+        assert place.signer(new.entry(new.names()[0]), [public]) == public
+
 
 class TestChosen:
     """Which builds are meant."""

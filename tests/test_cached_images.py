@@ -126,7 +126,7 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
 def test_what_can_sign_nothing_is_said(made: ImageReceipt, prefix: Prefix, folder: Path, tmp_path: Path) -> None:
     """A public key is named as such; what cannot be read is said as before."""
     key = tmp_path / "key"
-    key.write_text("-----BEGIN PUBLIC KEY-----\n")
+    key.write_text(f"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA{'A' * 43}=\n-----END PUBLIC KEY-----\n")
     with pytest.raises(UsageProblem) as told:
         cache_push.push(prefix, made.name, Place(named=str(folder)), key)
     assert told.value.why == "It is a public key."

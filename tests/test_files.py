@@ -544,3 +544,11 @@ def test_what_is_named_is_not_waited_for_and_fills_no_memory(name: str, is_pipe:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("word", "path"), [("~/x", "/home/me/x"), ("~", "/home/me"), ("./~x", "~x"), ("./~/x", "~/x"), ("a/~", "a/~")]
+)
+def test_a_home_is_meant_by_what_begins_so(word: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert files.at_home(word) == Path(path)

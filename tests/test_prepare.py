@@ -137,11 +137,13 @@ class Tree:
         }
         self.fake("apt-get", APT_GET.format(**words) if number == 0 else "echo 'Permission denied' >&2; exit 100")
 
-    def prepare(self, changes: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def prepare(
+        self, changes: dict[str, str] | None = None, words: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         """Run the script, with changes to the environment."""
         env = {key: value for key, value in os.environ.items() if key not in ("LMOD_CMD", "MODULES_CMD", "VIRTUAL_ENV")}
         return subprocess.run(
-            [self.folder / "scripts" / "prepare.sh"], env=env | {"PATH": str(self.programs)} | (changes or {}),
+            [self.folder / "scripts" / "prepare.sh", *words], env=env | {"PATH": str(self.programs)} | (changes or {}),
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
@@ -183,6 +185,17 @@ def test_a_machine_that_has_all(tree: Tree) -> None:
     assert "Installing envkit" in tree.prepare().stdout
     assert tree.envkit() == "I am envkit\n"
     assert not (tree.programs / "asked").exists()
+
+
+@pytest.mark.parametrize(("words", "status"), [(("--help",), 0), (("-h",), 0), (("tset",), 2), (("test", "now"), 2)])
+def test_words_that_it_does_not_take_change_nothing(words: tuple[str, ...], status: int, tree: Tree) -> None:
+    tree.as_user(0)
+    done = tree.prepare(words=words)
+    told, other = (done.stdout, done.stderr) if status == 0 else (done.stderr, done.stdout)
+    assert (done.returncode, other) == (status, "")
+    assert told.startswith("Usage: scripts/prepare.sh [test]\n")
+    assert status == 0 or told.endswith(f"This is not known: {' '.join(words)}\n")
+    assert not (tree.programs / "asked").exists() and not (tree.folder / ".venv").exists()
 
 
 def test_as_root_what_is_missing_is_installed_and_told(tree: Tree) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from envkit.errors import NotWritable
 from envkit.report import progress
-from envkit.report.progress import SILENT, BuildProgress, Events, TransferProgress, clock, say
+from envkit.report.progress import SILENT, BuildProgress, Events, clock, say, steps, transfer
 from envkit.sources.fetch import FetchEvent, FetchState
 from envkit.sources.progress import FetchProgress
 
@@ -156,8 +156,8 @@ class TestTransfer:
 
     def test_the_line(self, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
         done = [0]
-        shown = TransferProgress(console, "Pushing it", 40 << 20, lambda: done[0])
-        shown.began = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+        shown = transfer(console, "Pushing it", 40 << 20, lambda: done[0])
         for now, so_far, line in (
             (1000.0, 0, "Pushing it: 0 B of 40 MiB, 0:00 elapsed"),
             (1005.5, 10 << 20, "Pushing it: 10 MiB of 40 MiB, 0:05 elapsed, about 0:16 left"),
@@ -166,6 +166,15 @@ class TestTransfer:
             monkeypatch.setattr(time, "monotonic", lambda now=now: now)
             done[0] = so_far
             assert shown.line() == line
+
+    def test_the_step_that_work_is_in(self, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+        reached = ["beginning"]
+        shown = steps(console, "Packing it", lambda: reached[-1])
+        assert shown.line() == "Packing it: beginning, 0:00 elapsed"
+        reached.append("compressing its files")
+        monkeypatch.setattr(time, "monotonic", lambda: 1065.0)
+        assert shown.line() == "Packing it: compressing its files, 1:05 elapsed"
 
     @pytest.mark.parametrize("is_terminal", [False, True])
     def test_it_is_shown_while_it_lasts(
@@ -180,9 +189,7 @@ class TestTransfer:
                 looked.set()
             return 10
 
-        with TransferProgress(
-            Console(file=said, width=100, force_terminal=is_terminal), "Pushing it", 20, done
-        ) as shown:
+        with transfer(Console(file=said, width=100, force_terminal=is_terminal), "Pushing it", 20, done) as shown:
             assert looked.wait(30)
         text = said.getvalue()
         assert "Pushing it: 10 B of 20 B, 0:00 elapsed" in text
@@ -190,13 +197,13 @@ class TestTransfer:
 
     def test_nothing_is_shown_where_it_is_quick_or_silent(self, said: io.StringIO, console: Console) -> None:
         for where in (console, SILENT, Console(file=said, quiet=True, force_terminal=True)):
-            with TransferProgress(where, "Pushing it", 20, lambda: 10):
+            with transfer(where, "Pushing it", 20, lambda: 10):
                 pass
         assert said.getvalue() == ""
 
     def test_an_output_that_is_full_does_not_end_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(progress, "LOOK_S", 0.01)
         monkeypatch.setattr(progress, "QUIET_S", 0.0)
-        with TransferProgress(Console(file=Full()), "Pushing it", 20, lambda: 10) as shown:
+        with transfer(Console(file=Full()), "Pushing it", 20, lambda: 10) as shown:
             shown.thread.join(30)
             assert not shown.thread.is_alive()

@@ -11,7 +11,7 @@ import pytest
 from envkit.apptainer import receipt as image_receipt
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt, replaced, venv
+from envkit.environments import filelocks, receipt, replaced, venv
 from envkit.environments.lockfile import Lock, LockedMachine
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built, Cached, Fingerprint, Fingerprints, Module, Mpi, Parts
@@ -21,6 +21,7 @@ from envkit.install import listing
 from envkit.machine.host import Platform
 from envkit.methods import installed
 from envkit.planning.stack import stacks
+from envkit.report.progress import SILENT
 from envkit.system.files import identity, sha256
 
 from .people import open_folder
@@ -412,6 +413,41 @@ def test_one_that_is_being_built_again_is_said_to_be(install: Install, prefix: P
         installed.find(prefix, "toy")
 
 
+@pytest.mark.parametrize("name", ["toy-cpu", "toy", None])
+def test_while_it_is_being_built_again_it_is_said_by_whom(name: str | None, prefix: Prefix, tree: Tree) -> None:
+    receipt.write(tree.replaced / "toy-cpu.json", replaced.Aside(modules=("Toy/1.0",), files=(), in_jobs=True))
+    receipt.begin(tree, "toy-cpu", "building", prefix.logs / "toy")
+    with filelocks.held(tree, "stack-toy-cpu", SILENT, ""), pytest.raises(HostProblem) as busy:
+        installed.find(prefix, name)
+    assert busy.value.what == "The environment toy-cpu is being built again."
+    assert busy.value.why.startswith(f"By process {os.getpid()} on {os.uname().nodename}, since ")
+    assert busy.value.why.endswith(f"; building (log: {prefix.logs}/toy).")
+    assert busy.value.fix.startswith("Wait for it, or end it (Ctrl-C there); then run the same command again.")
+    with pytest.raises(EnvironmentMissing):
+        installed.find(prefix, name)
+
+
+def test_what_shares_modules_with_one_that_is_being_built_again_is_not_said_to_be_damaged(
+    install: Install, prefix: Prefix, tree: Tree
+) -> None:
+    install("other", "Python/system", "Toy/1.0")
+    for path in (tree.root / "modules").rglob("Toy/1.0.lua"):
+        path.unlink()
+    receipt.write(tree.replaced / "toy-cpu.json", replaced.Aside(modules=("Toy/1.0",), files=(), in_jobs=True))
+    receipt.begin(tree, "toy-cpu", "building", prefix.logs / "toy")
+    with filelocks.held(tree, "stack-toy-cpu", SILENT, ""), pytest.raises(HostProblem, match="other is being built"):
+        installed.find(prefix, "other")
+    with pytest.raises(EnvironmentDamaged):
+        installed.find(prefix, "other")
+
+
+@pytest.mark.parametrize("name", ["new", "ne"])
+def test_one_that_is_being_installed_is_said_to_be(name: str, prefix: Prefix, tree: Tree) -> None:
+    receipt.begin(tree, "new", "fetching", prefix.logs / "new")
+    with filelocks.held(tree, "stack-new", SILENT, ""), pytest.raises(HostProblem, match=r"new is being installed now"):
+        installed.find(prefix, name)
+
+
 @pytest.mark.parametrize(
     "find",
     [
@@ -522,13 +558,20 @@ def test_the_cache_that_a_module_was_taken_from(install: Install) -> None:
     modules = (
         Module(name="Python/system", easyconfig="", sha256=""),
         Module(name="Toy/1.0", easyconfig="", sha256="", cached=cached),
-        Module(name="Toy/2.0", easyconfig="", sha256="", cached=msgspec.structs.replace(cached, place="/other")),
+        Module(
+            name="Toy/2.0", easyconfig="", sha256="", cached=msgspec.structs.replace(cached, place="/other", key="")
+        ),
     )
     said = "; ".join(
-        f"Toy/{version} from the cache {place}, object 0123456789ab, built on n1, 2026-01-02"
-        for version, place in (("2.0", "/other"), ("1.0", "/cache"))
+        f"Toy/{version} from the cache {place}, object 0123456789ab, built on n1, 2026-01-02, {signed}"
+        for version, place, signed in (
+            ("2.0", "/other", "unsigned or signed by none of your keys"),
+            ("1.0", "/cache", "signed with k"),
+        )
     )
-    assert install("toy-cpu", modules=modules).origin == said
+    taken = install("toy-cpu", modules=modules)
+    assert taken.origin == said
+    assert f"\nTaken:      {said}\n" in listing.describe(taken)
     assert install("toy-cpu", modules=modules[:1]).origin == ""
 
 

@@ -20,14 +20,14 @@ from envkit.apptainer.build import make_own
 from envkit.apptainer.image_plan import DEBIAN, IMAGE, Layer, note_of
 from envkit.cache import binaries, fit, unpack
 from envkit.cache.manifest import Manifest, folder_of, layer_name
-from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
+from envkit.cache.offers import FoundBuilds, Offer, by_trust_and_place, judged, not_taken
 from envkit.cache.place import Caches, Looking, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report import words
-from envkit.report.progress import TransferProgress, say
+from envkit.report.progress import say, transfer
 from envkit.system import process, record
 from envkit.system.files import discard, read, replace, sha256, write
 
@@ -63,11 +63,10 @@ def find(
         for entry in looking
         if (layer := wanted.get(entry.manifest.module))
     ]
-    order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
-    offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers = by_trust_and_place(offers, caches)
     offers.sort(key=lambda offer: [*wanted].index(offer.entry.manifest.module))
-    return FoundBuilds.of(offers, looking)
+    return FoundBuilds.of(offers, looking, caches)
 
 
 def unfit(entry: SignedManifest, layer: Layer, machine: str, plan: Sequence[Layer]) -> Iterator[str]:
@@ -167,7 +166,10 @@ def is_put(taken: TakenImage, name: str, console: Console) -> bool:
         stopped.why = f"{called.capitalize()} was being taken from {origin.place}."
         stopped.fix = "Run the same command again."
         raise
-    say(console, f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}.")
+    say(
+        console,
+        f"Taken from {origin.place}: {called}, built on {origin.host}, {origin.built}; {taken.offer.signed_by}.",
+    )
     return True
 
 
@@ -199,7 +201,7 @@ def put(entry: SignedManifest, target: Path, name: str, console: Console) -> Non
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     discard(partial)
     try:
-        with partial.open("xb") as stream, TransferProgress(console, f"Taking {name}", size, stream.tell):
+        with partial.open("xb") as stream, transfer(console, f"Taking {name}", size, stream.tell):
             unpack.fetch(entry, stream)
         make_own(partial)
         replace(partial, target)

@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
 from envkit.apptainer.image_plan import DEBIAN, ImagePlan, Layer, note_of, place_of
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines
+from envkit.cache.offers import FoundBuilds, Offer, for_scripts, left_out, lines
 from envkit.cache.place import NOWHERE, Caches
 from envkit.environments import filelocks, receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
@@ -118,7 +118,7 @@ class ImageInstallation:
     @property
     def looked(self) -> FoundBuilds:
         """The images that the caches have of it, and what is wrong with caches."""
-        return FoundBuilds(offers=self.offers_of([self.image]).offers, wrong=self.found.wrong, none=self.found.none)
+        return replace(self.found, offers=self.offers_of([self.image]).offers)
 
     @property
     def looked_below(self) -> FoundBuilds:
@@ -339,8 +339,8 @@ class ImageInstallation:
         layers = self.left()
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
         if layers:
-            for text in self.found.wrong:
-                say(console, f"{text} It is left out.")
+            for text in left_out(self.found):
+                say(console, text)
             if self.is_taken:
                 if taken := cached.take(self.looked, self.tree.layers, console):
                     self.taken.append(taken)

@@ -9,11 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import layout, place, publishing, unpack
+from envkit.cache import layout, manifest, place, publishing, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
 from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
+from envkit.report import words
 from envkit.sources import signature
 
 NOT_YOURS = "None of your keys has signed it."
@@ -69,11 +70,15 @@ class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places."""
+    """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places.
+
+    ``wrong`` is what is of the indexes of places.
+    """
 
     version: int = 1
     builds: tuple[Checked, ...]
     sources: tuple[CheckedSource, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,11 +153,42 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
     """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
-    checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
+    names = {each: each.names() for each in places}
+    checked = [check(each, name, keys) for each in places for name in names[each]]
     sources = [
         check_named(each, one) for each in places if each.is_listed for one in publishing.stored(each) if is_source(one)
     ]
-    return Verified(builds=tuple(checked), sources=tuple(sources))
+    wrong = [
+        f"The index of {each.shown} is wrong: {why} 'envkit cache prune {quote(each.shown)}' writes it anew."
+        for each in places
+        if each.is_listed and not each.is_registry and (why := wrong_of_index(each, names[each]))
+    ]
+    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
+
+
+def wrong_of_index(of: Place, names: Sequence[str]) -> str:
+    """Say why a web server that serves a place does not offer what is there by these names; nothing if it does.
+
+    Raises CacheInvalid where it is the server of the place that fails.
+    """
+    from envkit.sources.answers import AbsentError, DamagedError
+
+    try:
+        content = of.read(layout.INDEX, manifest.MOST)
+    except CacheInvalid as error:
+        if place.is_of_server(error):
+            raise
+        if isinstance(error.__cause__, AbsentError) and not names:
+            return ""
+        odd = " Remove what stands in its place;" if isinstance(error.__cause__, DamagedError) else ""
+        return f"{error.why}{odd}"
+    if not publishing.is_index(content):
+        return "It is none, or is damaged."
+    listed = set(publishing.indexed(of))
+    if lacking := len(set(names) - listed):
+        return f"It lacks {words.count(lacking, 'build')}."
+    gone = len(listed - set(of.names()))
+    return f"It names {words.count(gone, 'build')} too many." if gone else ""
 
 
 def is_source(build: Stored) -> bool:

@@ -41,20 +41,25 @@ class Offer:
 class FoundBuilds:
     """The offers of caches, the nearest that fits first, what is wrong with caches, and which have ``none`` of it.
 
+    ``untrusted`` says which would be taken for another signature, ``keys`` which keys verify nothing.
     The servers of those that have ``failed`` are asked for nothing more.
     """
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
+    untrusted: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
     failed: frozenset[Place] = frozenset()
 
     @classmethod
-    def of(cls, offers: Sequence[Offer], looking: Looking) -> Self:
+    def of(cls, offers: Sequence[Offer], looking: Looking, caches: Caches) -> Self:
         """Return the offers of caches that were looked at, but for those whose server has failed meanwhile."""
         return cls(
             offers=tuple(offer for offer in offers if offer.entry.place not in looking.failed),
-            wrong=(*looking.wrong, *untrusted_of(offers)),
+            wrong=tuple(looking.wrong),
+            untrusted=untrusted_of(offers),
+            keys=tuple(of_keys(caches.keys)),
             none=tuple(place.shown for place in looking.none),
             failed=frozenset(looking.failed),
         )
@@ -63,6 +68,12 @@ class FoundBuilds:
     def taken(self) -> dict[str, Offer]:
         """The one to take of each module that one fits of; of an image by the name of its stack."""
         return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
+
+
+def by_trust_and_place(offers: Sequence[Offer], caches: Caches) -> list[Offer]:
+    """Return offers with those first that fit, of these those that a key verifies, then in the order of the caches."""
+    order = {place: number for number, place in enumerate(caches.places)}
+    return sorted(offers, key=lambda offer: (bool(offer.why_not), not offer.key, order[offer.entry.place.named]))
 
 
 def untrusted_of(offers: Sequence[Offer]) -> tuple[str, ...]:
@@ -102,6 +113,11 @@ def unusable(keys: Sequence[str]) -> list[str]:
     return [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
 
 
+def of_keys(keys: Sequence[str]) -> list[str]:
+    """Say that of the keys of the configuration, each by itself."""
+    return [f"A key of your configuration ('cache.keys') verifies nothing: {text}." for text in unusable(keys)]
+
+
 def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:
     """Say that a build is not taken from a cache, as it is called here, and where to see what else is wrong there."""
     advice = f" 'envkit cache verify {quote(entry.place.shown)}' names all that is wrong there." if error.fix else ""
@@ -128,10 +144,16 @@ def lines(found: FoundBuilds) -> Iterator[str]:
             yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
         if len(others) > SHOWN:
             yield f"          and {len(others) - SHOWN} more that do not fit"
-    for text in (text for text in found.wrong if text not in untrusted_of(found.offers)):  # of these it is said above
+    for text in (*found.keys, *found.wrong):
         yield f"Cache:    {text}"
     for place in found.none:
         yield f"Cache:    {place} has no build of this"
+
+
+def left_out(found: FoundBuilds) -> Iterator[str]:
+    """Yield what is said of caches before anything is taken from one or built."""
+    yield from found.keys
+    yield from (f"{text} It is left out." for text in (*found.wrong, *found.untrusted))
 
 
 def needed(build: Manifest) -> str:

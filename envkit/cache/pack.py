@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -52,12 +52,17 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
             yield str(Path(folder, name).relative_to(tree.root))
 
 
-def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path]) -> Packed:
+def pack(
+    tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path],
+    tell: Callable[[str], None] = lambda _: None,
+) -> Packed:  # fmt: skip
     """Write the object of a module, without what is from its wheels. Raises NotRelocatable, HostProblem, OSError.
 
     The same files give the same object, by the same release of zstd, whatever the prefix and whoever they belong to.
-    What is from wheels is compiled for ``python`` (3.11), if that is the one which runs this.
+    What is from wheels is compiled for ``python`` (3.11), if that is the one which runs this. ``tell`` is called with
+    each step.
     """
+    tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
     entries = dict[str, PackedFile]()
     every = {*paths(tree, module)}
@@ -75,19 +80,25 @@ def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wh
         member.size, member.mode = len(content), 0o755 if is_program else 0o644
         tar.addfile(member, io.BytesIO(content))
 
+    tell("compressing its files")
     with zstd.open(place, "wb", level=LEVEL) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
-        for name in sorted(names):
+        for name in sorted(names, key=lambda name: (name.endswith(prefixes.LIST), name)):
             path = tree.root / name
             if path.is_symlink():
                 entries[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
-            content, places = prefixes.marked(read(path, name), path, name, spelled)
+            content = read(path, name)
+            if name.endswith(prefixes.LIST):  # the last: it has the digests of the others as they are packed
+                content = list_of(content, name, entries)
+            content, places = prefixes.marked(content, path, name, spelled)
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
+        tell("compiling the Python of its wheels")
         for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
             if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
                 add(name, content, 0, is_program=False)
     place.flush()
     place.seek(0)
+    tell("looking at what its libraries need")
     libraries = binaries.libraries(tree.root / name for name in sorted(names) if not entries[name].link)
     return Packed(
         files=entries,
@@ -100,6 +111,14 @@ def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wh
         cpu=binaries.cpu(libraries, machine),
         syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )
+
+
+def list_of(content: bytes, name: str, packed: Mapping[str, PackedFile]) -> bytes:
+    """Return the list of a Python package as it is packed. Raises NotRelocatable for one that is no UTF-8."""
+    try:
+        return prefixes.relisted(content, str(Path(name).parents[1]), packed)
+    except ValueError as error:
+        raise prefixes.refused(name, "It is no UTF-8.", "Install that package anew, and push again.") from error
 
 
 def is_text(name: str) -> bool:

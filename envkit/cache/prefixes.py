@@ -5,13 +5,16 @@ the library lies ($ORIGIN), and so fits anywhere. Nothing else that is compiled 
 """
 
 import os
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from envkit.binary.elf import Elf, ElfError
-from envkit.cache.manifest import PREFIX
+from envkit.cache.manifest import PREFIX, PackedFile
 from envkit.errors import NotRelocatable
 
 ORIGIN = "$ORIGIN"
+LIST = ".dist-info/RECORD"  # of the files of a Python package, with their digests
 
 
 def spellings(prefix: Path) -> tuple[bytes, ...]:
@@ -37,6 +40,22 @@ def marked(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) ->
 def put_in(content: bytes, prefix: Path) -> bytes:
     """Return a file with a prefix in the place of the mark."""
     return content.replace(PREFIX, os.fsencode(prefix))
+
+
+def relisted(content: bytes, site: str, changed: Mapping[str, PackedFile]) -> bytes:
+    """Return the list of a Python package below a folder with the digests and sizes that some files have now.
+
+    Raises ValueError for what is no UTF-8.
+    """
+    lines = list[str]()
+    for line in content.decode().splitlines(keepends=True):
+        name, _, rest = line.partition(",")
+        new = changed.get(os.path.normpath(f"{site}/{name}")) if rest.startswith("sha256=") else None
+        if new is not None and new.sha256:
+            digest = urlsafe_b64encode(bytes.fromhex(new.sha256)).rstrip(b"=").decode()
+            line = f"{name},sha256={digest},{new.size}{line[len(line.rstrip()) :]}"
+        lines.append(line)
+    return "".join(lines).encode()
 
 
 def from_origin(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) -> bytes:

@@ -110,13 +110,30 @@ def put(
     return frozenset(part for part, is_sent in parts if is_sent)
 
 
-def require_cache(place: Place) -> None:
-    """Require that an index.json that is there is that of a cache, since it is written anew. Raises UsageProblem.
+def require_place(place: Place) -> None:
+    """Require that a place is there, can be written to, and is a cache or empty. Raises what its kind does, OSError."""
+    place.writable.require(place.named)
+    require_cache(place)
 
-    One that is damaged is known as such by what else there is: a build, or a source.
+
+def require_cache(place: Place) -> None:
+    """Require that an index.json that is there is that of a cache, since it is written anew.
+
+    One that is damaged is known as such by what else there is: a build, or a source. Raises UsageProblem, NotWritable
+    where a folder is in its place, which is not envkit's.
     """
     with suppress(CacheInvalid):
-        content = place.read(INDEX, manifest.MOST)
+        try:
+            content = place.read(INDEX, manifest.MOST)
+        except CacheInvalid as error:
+            if not isinstance(error.__cause__ and error.__cause__.__cause__, IsADirectoryError):
+                raise
+            path = f"{place.shown}/{INDEX}"
+            raise NotWritable(
+                what=f"Nothing can be put into {place.shown}: its {INDEX} is a folder.",
+                why="That is where the names of its builds are written, and envkit removes no folder there.",
+                fix=f"Look at what is in it, then remove it: ls -l {quote(path)}; rm -r {quote(path)}",
+            ) from error
         if not is_index(content) and not place.names() and all(one.name == INDEX for one in stored(place)):
             foreign = f"It has an {INDEX} that is that of something else, and nothing else of a cache."
             fix = "Name the folder of a cache, or an empty one for a new cache."
@@ -194,6 +211,8 @@ def writing(to: Place, what: str) -> Iterator[None]:
         raise not_written(to, sentence(error), to.remedy(error, "write to")) from error
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
+        if problem:
+            problem.fix += f" {AGAIN}"
         odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
         raise problem or not_written(to, reason(error), odd) from error
 

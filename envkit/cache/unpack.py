@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import tarfile
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from envkit.cache import prefixes
 from envkit.cache import wheels as of_wheels
-from envkit.cache.manifest import PREFIX, Manifest
+from envkit.cache.manifest import PREFIX, Manifest, PackedFile
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
@@ -175,33 +174,22 @@ def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) ->
 
 def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
     """Put the prefix into texts and links, the new digests into the lists of packages, times into compiled Python."""
-    prefix, changed = tree.root.parent, dict[str, bytes]()
+    prefix, changed = tree.root.parent, dict[str, PackedFile]()
     for name, file in manifest.files.items():
         path = root / name
         if file.link:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(file.link.replace(PREFIX.decode(), str(prefix)))
         elif file.places:
-            changed[str(path)] = content = prefixes.put_in(path.read_bytes(), prefix)
+            content = prefixes.put_in(path.read_bytes(), prefix)
             path.write_bytes(content)
+            changed[str(path)] = PackedFile(size=len(content), sha256=hashlib.sha256(content).hexdigest())
     for name in manifest.files:
-        if name.endswith(".dist-info/RECORD"):
-            relist(root / name, changed)
+        if name.endswith(prefixes.LIST):
+            path = root / name
+            path.write_bytes(prefixes.relisted(path.read_bytes(), str(path.parents[1]), changed))
         elif name.endswith(".pyc") and manifest.wheels and not manifest.files[name].link:
             of_wheels.put_time(root / name)
-
-
-def relist(record: Path, changed: dict[str, bytes]) -> None:
-    """Put the digests and sizes of files that were changed into the list of a Python package."""
-    site, lines = record.parents[1], list[str]()
-    for line in record.read_bytes().decode().splitlines(keepends=True):
-        name, _, rest = line.partition(",")
-        content = changed.get(os.path.normpath(site / name)) if rest.startswith("sha256=") else None
-        if content is not None:
-            digest = urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            line = f"{name},sha256={digest},{len(content)}{line[len(line.rstrip()) :]}"
-        lines.append(line)
-    record.write_bytes("".join(lines).encode())
 
 
 def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> None:

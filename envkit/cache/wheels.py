@@ -13,6 +13,7 @@ import shutil
 import stat
 import struct
 import sys
+import time
 import zipfile
 import zlib
 from collections import Counter
@@ -124,12 +125,17 @@ def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]
     with temporary.folder("compile") as folder:
         listed, content = folder / "listed", folder / "content"
         listed.write_bytes(b"".join(os.fsencode(f"{name}\0{target}\0") for name, target in small.items()))
+        deadline = time.monotonic() + COMPILING_S
         program = [sys.executable, "-I", "-S", str(Path(compile_python.__file__))]
-        done = process.capture([*program, str(tree.root), str(listed), str(content)], timeout_s=COMPILING_S)
-        if done.status:
+        status = process.supervise(
+            [*program, str(tree.root), str(listed), str(content)], env=os.environ, log=folder / "said",
+            until=lambda: time.monotonic() > deadline,
+        )  # fmt: skip
+        if status:
+            said = (folder / "said").read_text(errors="replace").strip().splitlines()
             raise HostProblem(
                 what="The Python of wheels could not be compiled, which goes into a cache.",
-                why="\n".join(done.stderr.strip().splitlines()[-1:]) or f"It took more than {COMPILING_S:.0f} s.",
+                why="\n".join(said[-1:]) or f"It took more than {COMPILING_S:.0f} s.",
                 fix=f"See that {folder.parent} has room ($TMPDIR names another place), then push again.",
             )
         with content.open("rb") as stream, suppress(EOFError):

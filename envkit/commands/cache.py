@@ -107,6 +107,10 @@ def push(
             echo(f"It was built on {build.host}, {build.built}. {more}")
         if build.ci:
             echo(f"Pushed by {build.ci.run}")
+        if job and build.ci != job:
+            echo(
+                f"Nothing was added to it: it does not name this job, {job.run}, since a build stays as it was pushed."
+            )
     for module, why in done.left_out.items():
         echo(f"Not pushed: {module}. {why}")
 
@@ -254,7 +258,8 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     """Read every build in each PLACE, or in the caches of your configuration, and hold it against its manifest.
 
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
-    those behind a web server, which lists none. Ends with 4 where one is bad, or could not be read.
+    those behind a web server, which lists none. The index of a folder or a bucket has to name what is there. Ends
+    with 4 where one is bad, or could not be read.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place
@@ -279,7 +284,9 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
             echo(f"{state:<8} source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
             echo(counted("source", len(verified.sources), wrong))
-    return 4 if bad or wrong else 0
+        for text in verified.wrong:
+            echo(text)
+    return 4 if bad or wrong or verified.wrong else 0
 
 
 @cache.command(short_help="Remove what is damaged, half written or old from a cache.")
@@ -402,8 +409,8 @@ def tell_of_keys() -> None:
     """Say which public keys of the configuration can verify nothing."""
     from envkit.cache import offers
 
-    for text in offers.unusable(keys()):
-        echo(f"A key of your configuration ('cache.keys') verifies nothing: {text}.", err=True)
+    for text in offers.of_keys(keys()):
+        echo(text, err=True)
 
 
 def keys() -> tuple[str, ...]:

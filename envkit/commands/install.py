@@ -60,7 +60,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="Build again what has changed or came from a cache, and what depends on it; nothing is taken from a cache.",
+    help="Build again what has changed or came from a cache, and what depends on it; where nothing has, the last "
+    "module (Horovod's) alone. An image is always made anew. Nothing is taken from a cache.",
 )
 @click.option(
     "--unsigned-cache", is_flag=True, help="Take also what nobody has signed from the caches of your configuration."

@@ -15,7 +15,7 @@ from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
-from envkit.cache.offers import FoundBuilds, Offer, judged, not_taken
+from envkit.cache.offers import FoundBuilds, Offer, by_trust_and_place, judged, left_out, not_taken
 from envkit.cache.place import Caches, Looking, Place, SignedManifest, is_of_server
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
@@ -98,12 +98,11 @@ def find_builds(work: Work) -> FoundBuilds:
         if not entry.manifest.wheels.keys() <= pinned:
             why.append("it takes wheels that its recipe does not")
         offers.append(judged(entry, why, work.caches))
-    order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
-    offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers = by_trust_and_place(offers, work.caches)
     offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
-    return FoundBuilds.of(offers, looking)
+    return FoundBuilds.of(offers, looking, work.caches)
 
 
 def is_sought(step: Step, work: Work) -> bool:
@@ -147,8 +146,8 @@ def take(work: Work, console: Console) -> list[str]:
 
     Raises what fetching their wheels does.
     """
-    for text in work.looked.wrong:
-        say(console, f"{text} It is left out.")
+    for text in left_out(work.looked):
+        say(console, text)
     failed = set(work.looked.failed)
     return [step.module for step in work.plan.steps if taken(step, work, console, failed)]
 
@@ -186,7 +185,10 @@ def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> bool:
                 failed |= {entry.place} if is_of_server(error) else set()
                 continue
             manifest.write(tree, module)
-        say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
+        say(
+            console,
+            f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}; {offer.signed_by}.",
+        )
         return True
     return False
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from envkit.environments import replaced, trust
 from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Unfinished
 from envkit.errors import HostProblem
 from envkit.report.progress import say
 from envkit.system import files, process
@@ -84,6 +85,15 @@ def in_use(tree: Tree, but: str) -> bool:
     """Say whether anything holds a lock of a tree but for those of one environment, which is named."""
     own = (f"stack-{but}.lock", f"replaced-{but}.lock", cleaning(tree).name)
     return any(is_held(path) for path in tree.locks.glob("*.lock") if path.name not in own)
+
+
+def is_running(tree: Tree, note: Unfinished) -> bool:
+    """Say whether an installation goes on: its lock is held or, where that is closed to this user, its process runs."""
+    lock = tree.locks / f"stack-{note.stack}.lock"
+    try:
+        return lock.exists() and is_held(lock)
+    except PermissionError:
+        return note.node == os.uname().nodename and Path(f"/proc/{note.pid}").exists()
 
 
 def is_held(path: Path) -> bool:

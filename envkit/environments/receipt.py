@@ -27,7 +27,10 @@ VERSION = 1
 
 
 class Cached(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache that a module was taken from: its object there, who built that and when, the key that has signed it."""
+    """The cache that a module was taken from: its object there, who built that and when.
+
+    ``key`` is the public key that verified it as it was taken, "" where none of the user's did (--unsigned-cache).
+    """
 
     place: str
     id: str
@@ -38,7 +41,8 @@ class Cached(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """It in words."""
-        return f"from the cache {self.place}, object {self.id[:12]}, built on {self.host}, {self.built}"
+        signed = f"signed with {self.key}" if self.key else "unsigned or signed by none of your keys"
+        return f"from the cache {self.place}, object {self.id[:12]}, built on {self.host}, {self.built}, {signed}"
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, U
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
-from envkit.report.progress import SILENT, TransferProgress
+from envkit.report.progress import SILENT, transfer
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 FAILED = "the server of that cache has failed"
@@ -138,14 +138,16 @@ def copied(
 ) -> PulledBuild:  # fmt: skip
     """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``.
 
+    Where what is not signed is copied as well, that is done only if no place has it signed.
+
     A place whose server has ``failed`` is asked for nothing more; what is said of one that fails now goes there.
     """
     manifest, origin, signed_by = these[0].manifest, these[0].place, ""
     why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
     sent: Sent = frozenset()
-    for entry in () if why else these:
-        key = place.signer(entry, caches.keys)
+    signers = [(entry, place.signer(entry, caches.keys)) for entry in (() if why else these)]
+    for entry, key in sorted(signers, key=lambda pair: not pair[1]):  # one that is signed by a key of theirs first
         if not key and not caches.unsigned:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue
@@ -205,7 +207,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
         at = tempfile.gettempdir() if to.is_remote else str(folder.path_of(to.named))
         with tempfile.TemporaryFile(dir=at) as stream:
             try:
-                with TransferProgress(console, f"Fetching {called}", size, stream.tell):
+                with transfer(console, f"Fetching {called}", size, stream.tell):
                     unpack.fetch(entry, stream)
                 stream.seek(0)
                 if not entry.manifest.is_image:
@@ -214,7 +216,7 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str], console: Console
             except OSError as error:
                 error.filename = error.filename or at
                 raise
-            with TransferProgress(console, f"Putting {called}", size, stream.tell):
+            with transfer(console, f"Putting {called}", size, stream.tell):
                 yield stream
 
     return publishing.put(to, entry.manifest, content, stays, packed)

@@ -4,7 +4,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -34,7 +34,7 @@ from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.planning.stack import stacks
 from envkit.report import words
-from envkit.report.progress import SILENT, TransferProgress, say
+from envkit.report.progress import SILENT, LiveLine, say, steps, transfer
 from envkit.sources import signature
 from envkit.sources.source_cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
@@ -165,7 +165,7 @@ def pushed_file(
     Raises what ``push`` does.
     """
     with publishing.writing(to, made.name):
-        to.writable.require(to.named)
+        publishing.require_place(to)
         with files.open_plain(file) as stream:  # what is hashed is what is sent
             if pack.digest_of(stream) != sha256:
                 raise changed_since(made, [str(file)])
@@ -191,7 +191,7 @@ def pushed_modules(
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
         raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
     with publishing.writing(to, made.name):
-        to.writable.require(to.named)
+        publishing.require_place(to)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
             if build:
@@ -215,9 +215,11 @@ def pushed_module(
     if (own := packed_before.known(mark)) and (build := there_already(to, part.name, own, key)):
         return build
     say(console, f"Packing {part.name}")
+    reached = ["beginning"]
     with tempfile.TemporaryFile() as stream:
         try:
-            described = described_module(made, part, used, verdict, ci, stream)
+            with steps(console, f"Packing {part.name}", lambda: reached[-1]):
+                described = described_module(made, part, used, verdict, ci, stream, reached.append)
         except OSError as error:
             error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
             raise
@@ -269,7 +271,7 @@ def newest(prefix: Prefix) -> str | None:
 
 def described_module(
     receipt: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw, ci: Ci | None,
-    stream: BinaryIO,
+    stream: BinaryIO, tell: Callable[[str], None],
 ) -> Manifest:  # fmt: skip
     """Pack a module of an environment into a file; return its manifest. ``used`` are its wheels, by their SHA-256.
 
@@ -277,7 +279,7 @@ def described_module(
     """
     tree, is_horovod = Tree(root=Path(receipt.tree)), part.name == receipt.module
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
-    packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used)
+    packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used, tell)
     recipes = fit.recipes_of(receipt.lock, rules()["compared"])
     needs = Needs(
         machine=receipt.machine,
@@ -370,10 +372,10 @@ def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None, con
     """Sign a manifest, and put it and its object into a place. Raises OSError."""
     began = list[float]()
 
-    def shown() -> TransferProgress:
+    def shown() -> LiveLine:
         say(console, f"Pushing {described.module}, {words.size(described.size)}")
         began.append(time.monotonic())
-        return TransferProgress(console, f"Pushing {described.module}", described.size, stream.tell)
+        return transfer(console, f"Pushing {described.module}", described.size, stream.tell)
 
     with temporary.folder("push") as folder:
         signed, keys = b"", public_keys(key, folder)
@@ -424,7 +426,7 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 def require(to: Place) -> None:
     """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
     with publishing.writing(to, "Nothing"):
-        to.writable.require(to.named)
+        publishing.require_place(to)
 
 
 def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:

@@ -134,19 +134,10 @@ def begun(tree: Tree, note: Path) -> Begun | None:
         since=unfinished.began.replace(" ", "T"),
         stage=unfinished.stage,
         log=unfinished.log,
-        running=is_running(tree, note.stem, unfinished),
+        running=filelocks.is_running(tree, unfinished),
         failed=unfinished.failed,
         extras=tuple(extra for extra in unfinished.extras if extra in extras.known()),
     )
-
-
-def is_running(tree: Tree, name: str, unfinished: receipt.Unfinished) -> bool:
-    """Say whether an installation goes on: its lock is held or, where that is closed to this user, its process runs."""
-    lock = tree.locks / f"stack-{name}.lock"
-    try:
-        return lock.exists() and filelocks.is_held(lock)
-    except PermissionError:
-        return unfinished.node == os.uname().nodename and Path(f"/proc/{unfinished.pid}").exists()
 
 
 def begun_in(prefix: Prefix) -> dict[str, tuple[Tree, Begun]]:

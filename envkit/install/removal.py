@@ -9,9 +9,8 @@ from envkit.environments import filelocks, receipt, trust
 from envkit.environments.discard import discarded, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable
 from envkit.environments.receipt import Parts, Receipt
-from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotWritable
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, NotWritable
 from envkit.install import cleaning, listing
-from envkit.install.listing import Begun
 from envkit.methods import installed, registry
 from envkit.report.progress import say
 from envkit.system import umask
@@ -60,30 +59,18 @@ def is_there(tree: Tree, module: str) -> bool:
     return tree.has(module) or (tree.software / module).is_dir()
 
 
-def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str, Begun] | None:
+def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str] | None:
     """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
-    begun = {
-        called: installation
-        for called, installation in listing.begun_in(prefix).items()
-        if name and called.startswith(name)
-    }
+    begun = {called: tree for called, (tree, _) in listing.begun_in(prefix).items() if name and called.startswith(name)}
     names = [name] if name in begun else [*begun]
-    return (begun[names[0]][0], names[0], begun[names[0]][1]) if len(names) == 1 else None
+    return (begun[names[0]], names[0]) if len(names) == 1 else None
 
 
-def remove_begun(
-    tree: Tree, name: str, begun: Begun, *, dependencies: bool, console: Console, dry_run: bool
-) -> Outcome:
+def remove_begun(tree: Tree, name: str, *, dependencies: bool, console: Console, dry_run: bool) -> Outcome:
     """Remove what an installation has made that has ended early: what is half built, and its own module.
 
-    With ``dependencies`` all its modules that nothing else uses. Raises HostProblem where it has not ended.
+    With ``dependencies`` all its modules that nothing else uses.
     """
-    if begun.running:
-        raise HostProblem(
-            what=f"{name} is being installed now.",
-            why=f"By {begun.user or 'somebody'}: process {begun.pid} on {begun.host}, since {begun.since}.",
-            fix="Wait for it, or end it (Ctrl-C there); then run the same command again.",
-        )
     message = f"Another process is installing {name}; waiting for it."
     try:
         with umask.like(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):

@@ -16,12 +16,19 @@ import msgspec
 
 from envkit.config import configuration as config
 from envkit.config.configuration import Value
-from envkit.environments import receipt, replaced, trust, venv
+from envkit.environments import filelocks, receipt, replaced, trust, venv
 from envkit.environments.lockfile import Lock
 from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Prefix, Tree, listed
-from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotReadable, UsageProblem
+from envkit.environments.receipt import Receipt, Unfinished
+from envkit.errors import (
+    EnvironmentDamaged,
+    EnvironmentMissing,
+    EnvkitError,
+    HostProblem,
+    NotReadable,
+    UsageProblem,
+)
 from envkit.knowledge import foreign
 from envkit.machine.host import Platform
 from envkit.methods.registry import NAMES, receipt_of
@@ -197,8 +204,30 @@ def usable(tree: Tree, environment: Receipt) -> Receipt:
     trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name), modules)
     require_in_place(tree, environment)
     if damage := environment.damage():
+        for note in under_way(tree):
+            if (aside := replaced.find(tree, note.stack)) and {*modules} & {*aside.modules}:
+                raise busy(tree, environment.name, note)
         raise not_as_installed(environment, damage)
     return environment
+
+
+def under_way(tree: Tree) -> Iterator[Unfinished]:
+    """Yield the notes of the installations that are at work in a tree right now."""
+    for path in sorted(tree.unfinished.glob("[!.]*.json")):
+        note = receipt.unfinished(tree, path.stem)
+        if note is not None and note.stack == path.stem and filelocks.is_running(tree, note):
+            yield note
+
+
+def busy(tree: Tree, name: str, note: Unfinished) -> HostProblem:
+    """Say that an environment cannot be used while an installation is at work on it, and which one that is."""
+    is_aside = replaced.find(tree, note.stack) is not None
+    return HostProblem(
+        what=f"The environment {name} is being built again." if is_aside else f"{name} is being installed now.",
+        why=f"By process {note.pid} on {note.node}, since {note.began}; {note.stage} (log: {note.log}).",
+        fix="Wait for it, or end it (Ctrl-C there); then run the same command again."
+        + (" If the new one does not pass, it is offered again as it was." if is_aside else ""),
+    )
 
 
 def venv_named(prefix: Prefix, name: str | None) -> Path | None:
@@ -279,7 +308,8 @@ def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
     """Find an environment, whether its modules are there or not: its tree and its receipt.
 
     A name may be shortened as long as one environment alone can be meant: pytorch, pytorch-2. Raises
-    EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, UsageProblem for a virtual environment.
+    EnvironmentMissing, HostProblem while an installation is at work on it, EnvironmentDamaged where its receipt cannot
+    be read, UsageProblem for a virtual environment.
     """
     places = list(every(prefix))
     if (folder := venv.named(name)) and not any(is_exact(place, name) for place in places):
@@ -336,8 +366,8 @@ def names_of(called: str, environment: Receipt | EnvironmentDamaged) -> tuple[st
     return (called,) if isinstance(environment, EnvironmentDamaged) else environment.names
 
 
-def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> EnvironmentMissing:
-    """Say that no environment fits."""
+def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> EnvkitError:
+    """Say that no environment fits, or that the one which is meant is being built right now."""
     names = ", ".join(map(shown, dict.fromkeys(there)))
     if name is None and there:
         return EnvironmentMissing(
@@ -346,6 +376,10 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             fix="Name one of them; or in your configuration the one that is meant where you name none: environment = "
             f'"{shown(there[0])}" (envkit config --path).',
         )
+    for tree in trees(prefix):
+        for note in under_way(tree):
+            if name is None or name == note.stack or (name and not is_stack(name) and note.stack.startswith(name)):
+                return busy(tree, note.stack, note)
     if name and any(replaced.find(tree, name) for tree in trees(prefix)):
         return EnvironmentMissing(
             what=f"The environment {name} is being built again.",

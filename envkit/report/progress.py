@@ -169,16 +169,12 @@ class BuildProgress:
         return max(sum(self.took[module] for module in built) / expected, 1.0) if expected else 1.0
 
 
-class TransferProgress:
-    """Shows how much of a file has been sent or fetched, how long that has taken, and how long it will.
+class LiveLine:
+    """Shows a line that changes while something is at work which does not tell how far it is: a thread looks."""
 
-    ``size`` is that of the file (bytes), ``done`` says how much there is so far. A thread looks, since those who send
-    and fetch do not tell.
-    """
-
-    def __init__(self, console: Console, what: str, size: int, done: Callable[[], int]) -> None:
-        self.console, self.what, self.size, self.done = console, what, size, done
-        self.began = self.told = time.monotonic()
+    def __init__(self, console: Console, line: Callable[[], str]) -> None:
+        self.console, self.line = console, line
+        self.told = time.monotonic()
         self.ended = Event()
         self.status: Status | None = None
         self.thread = Thread(target=self.look, daemon=True)
@@ -206,11 +202,26 @@ class TransferProgress:
                     self.told = time.monotonic()
                     say(self.console, f"  {self.line()}")
 
-    def line(self) -> str:
-        """Return what is shown: "Pushing it: 10 MiB of 40 MiB, 0:05 elapsed, about 0:15 left"."""
-        done, took_s = min(self.done(), self.size), time.monotonic() - self.began
-        left = f", about {clock(took_s * (self.size - done) / done)} left" if 0 < done < self.size else ""
-        return f"{self.what}: {words.size(done)} of {words.size(self.size)}, {clock(took_s)} elapsed{left}"
+
+def transfer(console: Console, what: str, size: int, done: Callable[[], int]) -> LiveLine:
+    """Show how much of a file has been sent or fetched, how long that has taken, and how long it will.
+
+    ``size`` is that of the file (bytes), ``done`` says how much there is so far.
+    """
+    began = time.monotonic()
+
+    def line() -> str:
+        so_far, took_s = min(done(), size), time.monotonic() - began
+        left = f", about {clock(took_s * (size - so_far) / so_far)} left" if 0 < so_far < size else ""
+        return f"{what}: {words.size(so_far)} of {words.size(size)}, {clock(took_s)} elapsed{left}"
+
+    return LiveLine(console, line)
+
+
+def steps(console: Console, what: str, step: Callable[[], str]) -> LiveLine:
+    """Show in which ``step`` some work is, and how long it has taken."""
+    began = time.monotonic()
+    return LiveLine(console, lambda: f"{what}: {step()}, {clock(time.monotonic() - began)} elapsed")
 
 
 def clock(seconds: float) -> str:

@@ -125,7 +125,10 @@ def unusable(key: Path) -> str:
         return f"cannot be read: {error.strerror}"
     if b"PRIVATE KEY" in content:
         return "is a private key: name its public half"
-    return "" if b"PUBLIC KEY" in content else "is no public key"
+    if b"PUBLIC KEY" not in content:
+        return "is no public key"
+    done = process.capture(["openssl", "pkey", "-pubin", "-in", str(key.absolute()), "-noout"])
+    return "" if done.status in (0, 127) else "holds a public key that is cut off or damaged"
 
 
 @contextmanager

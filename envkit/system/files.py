@@ -457,7 +457,12 @@ def is_private(path: Path) -> bool:
 
 
 def at_home(word: str | Path) -> Path:
-    """Return a path, a ~ before it as the home that it stands for. Raises UsageProblem for that of nobody here."""
+    """Return a path, a ~ before it as the home that it stands for. Raises UsageProblem for that of nobody here.
+
+    In ./~x it stands for none.
+    """
+    if not str(word).startswith("~"):
+        return Path(word)
     try:
         return Path(word).expanduser()
     except RuntimeError as error:

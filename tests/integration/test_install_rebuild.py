@@ -85,6 +85,14 @@ def test_what_was_built_before_a_failure_is_not_built_twice(there: Site) -> None
     assert [path.name for path in (there.tree / "replaced").rglob("*") if path.is_file()] == []
 
 
+def test_where_nothing_has_changed_the_last_module_alone_is_built(there: Site) -> None:
+    begun = len(there.begun())
+    there.installed("toy-top", "--rebuild")
+    assert there.begun()[begun:] == ["toy-top/1.0"]
+    helped = " ".join(there.run("install", "--help", prefix=there.prefix).out.split())
+    assert "where nothing has, the last module (Horovod's) alone" in helped
+
+
 def test_what_was_built_from_another_recipe_since_is_built_again(there: Site) -> None:
     edit(there, "toy-middle", "env -0 > settings", "echo first > settings")
     edit(there, "toy-top", "gcc ", "gcc --no-such-option ")
@@ -103,8 +111,11 @@ def test_a_rebuild_that_is_stopped(there: Site, number: signal.Signals) -> None:
     (there.home / "at-middle").unlink()
     running = there.install("toy-top", "--rebuild")
     there.wait_for(running, "middle")
-    busy = there.run(*WORKS, status=6)
-    assert "The environment toy-top-1.0 is being built again." in busy.err
+    push = ("cache", "push", "toy-top-1.0", "--prefix", there.prefix, "--to", there.home, "--unsigned")
+    for words in (WORKS, ("show", "toy-top"), ("verify",), push):
+        busy = there.run(*words, status=3)
+        assert "The environment toy-top-1.0 is being built again." in busy.err
+        assert f"By process {running.process.pid} on " in busy.err
     assert not there.is_offered("toy-top")
     assert running.stop(number) in (128 + number, -number)
     assert there.is_quiet()
