@@ -35,6 +35,7 @@ code  meaning
 """
 
 import errno
+import signal
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -240,11 +241,12 @@ class JobLost(EnvkitError):
 
 
 class Interrupted(EnvkitError):
-    """The user or the system asked to stop; ``exit_code`` is 128 plus the signal number, ``at`` when (time.time())."""
+    """The user or the system asked to stop: by which signal, and ``at`` when (time.time())."""
 
     def __init__(self, *, signal_number: int, what: str, why: str = "", fix: str = "") -> None:
         super().__init__(what=what, why=why, fix=fix)
         self.exit_code = 128 + signal_number
+        self.signal_name = signal.Signals(signal_number).name
         self.at = time.time()
 
 

@@ -268,12 +268,17 @@ def wait_briefly(running: subprocess.Popen[bytes], *readers: int, most_s: float 
 
 
 def run_as_rank(
-    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout_s: float,
+    watch: Callable[[], None] = lambda: None,
+    grace_s: float = GRACE_S,
 ) -> tuple[int, str]:
     """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
 
     Returns the status as ``supervise`` does, and the end of what was said, all of which is passed on to standard error.
-    One that a signal has stopped, and that does not go on, is ended.
+    One that a signal has stopped, and that does not go on, is killed: 128 + SIGSTOP.
     Raises Interrupted, after passing a signal on and a grace.
     """
     tell(argv)
@@ -297,7 +302,10 @@ def run_as_rank(
             while running.poll() is None:
                 watch()
                 stopped.look()
-                if time.monotonic() > deadline or stopped.found:
+                if stopped.found:
+                    running.kill()
+                    return 128 + signal.SIGSTOP, tail.text()
+                if time.monotonic() > deadline:
                     return 124, tail.text()
                 wait_briefly(running, *tail.readers)
                 tail.pass_on()
@@ -306,7 +314,7 @@ def run_as_rank(
         finally:
             with suppress(subprocess.TimeoutExpired):
                 running.terminate()
-                running.wait(GRACE_S)
+                running.wait(grace_s)
             running.kill()
             running.wait()
             tail.close()
