@@ -27,7 +27,7 @@ code  meaning
 9     unknown, or risky (``compat``); it failed, and the cause is not known (``diagnose``)
 10    what was built is for Horovod, and Horovod is not in it
 92    a module could not be loaded: it is not there or fails, or the modules tool does
-130   interrupted by Ctrl-C; 143: by SIGTERM; 129: the terminal was closed
+130   interrupted by Ctrl-C; 143: by SIGTERM; 131: by SIGQUIT; 129: the terminal was closed
 141   the reader of standard output has gone
 ====  =====================================================================
 

@@ -37,6 +37,7 @@ PASSED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH),
 )
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLED_S = 0.5
 KEPT_BYTES = 65536
 LIMIT: ContextVar["TimeLimit | None"] = ContextVar("limit", default=None)
@@ -350,24 +351,25 @@ class PipeTail:
             os.close(self.readers.pop())
 
 
+def interrupt(number: int, _frame: FrameType | None) -> None:
+    """Stop what this process does, because of a signal. Raises Interrupted."""
+    for one in INTERRUPTING:
+        signal.signal(one, signal.SIG_IGN)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs; the same again is ignored.
+    """Turn Ctrl-C, SIGTERM, SIGQUIT and a lost terminal into Interrupted while the block runs; any more are ignored.
 
-    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C. Signals
-    reach the main thread alone: in another one nothing is changed.
+    So what cleans up in the block, or in one around it, and programs that it starts for that, are not stopped by a
+    second Ctrl-C. Signals reach the main thread alone: in another one nothing is changed.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is interrupt:
         yield
         return
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, interrupt) for number in INTERRUPTING}
     try:
         yield
     finally:
