@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.diagnose import judge as diagnose
-from envkit.errors import Interrupted, ModuleNotLoaded
+from envkit.errors import EnvkitError, Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import (
     ALARM,
     PAUSED,
@@ -33,9 +33,8 @@ from envkit.inside.probe.process import memory_kills
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
 from envkit.launch import hosts, image_launch
 from envkit.system import files, process, record
-from envkit.verify import presence, session, settings
+from envkit.verify import judge, presence, session, settings
 from envkit.verify.facts import Gathered, gather
-from envkit.verify.judge import judged
 from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
@@ -51,11 +50,12 @@ FRESH_S = 15.0
 BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
-HASTE_S = 0.5
-HURRIED_S = 0.3  # of that, for the probe to say how far it was
+HASTE_S = 0.4
+HURRIED_S = 0.25  # of that, for the probe to say how far it was
 FAILED = (1, 2, 126, 127)  # how a Python ends that cannot start the probe
 REPORTER = "reporter"  # the file of the rank that reports
 READY = (0, 1)  # which ranks of a node are ready to report in haste: the rules about failures take long to read
+LONGEST_S = 0.9  # until Open MPI ends for good what it has told to stop
 HELD = "held"
 OVER = "over"  # on a node: the verdict has been told, though the folder where the ranks met has gone
 UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
@@ -161,7 +161,7 @@ def attending(own: Attendance) -> Iterator[None]:
 def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank; leave what was said where the environment could not be entered."""
     if (own.started.local_rank or 0) in READY:
-        threading.Thread(target=diagnose.search, daemon=True).start()
+        threading.Thread(target=prepare, args=(own.target,), daemon=True).start()
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     if own.unseen and own.options.limit_s is None:
         probe += ["--limit", f"init={UNSEEN_S:g}"]
@@ -182,6 +182,14 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
         touch(str(own.meeting.shared / ALARM))
     elif status:
         tell_end_of_probe(own, {**ending(status), "said": output, "memory_kills": memory_kills() - kills})
+
+
+def prepare(target: Target) -> None:
+    """Read what a report needs and no rank tells, while the probe runs: when told to stop there is no time for it."""
+    with suppress(EnvkitError, OSError):  # the report meets it again
+        judge.prepare()
+        _ = target.built, target.drift, target.broken, target.shadows
+        diagnose.search()
 
 
 def ending(status: int) -> dict[str, object]:
@@ -285,18 +293,21 @@ def report_in_haste(own: Attendance, show: Callable[[Report], int], stop: Interr
     """
     until = stop.at + HASTE_S
     is_due = own.is_first or presence.has_gone(own.local, 0)
-    is_mine = is_due and is_reporter(own)
-    records = gather(own.meeting.shared)
-    while (is_mine or not is_due) and time.time() < until:
-        if is_mine and len(records.facts) >= own.size and all(records.complete.values()):
-            break
-        if not is_mine and (own.meeting.shared / REPORTER).exists():
-            break
+    while not (is_due or (own.meeting.shared / REPORTER).exists()) and time.time() < until:
         time.sleep(0.02)
+    if is_reporter(own):
         records = gather(own.meeting.shared)
-    if is_mine or (not is_due and is_reporter(own)):
-        show(build_report(own, records, told=stop.signal_name))
-        clear_away(own)
+        while not (len(records.facts) >= own.size and all(records.complete.values())) and time.time() < until:
+            time.sleep(0.02)
+            records = gather(own.meeting.shared)
+        try:
+            show(build_report(own, records, told=stop.signal_name))
+        finally:
+            if all(facts.ended for facts in records.facts):  # nobody here goes on who would ask why all has gone
+                shutil.rmtree(own.local, ignore_errors=True)
+            clear_away(own)
+    else:
+        await_clearing(own, until=stop.at + LONGEST_S)
     part(own)
 
 
@@ -317,9 +328,8 @@ def is_reporter(own: Attendance) -> bool:
 
 def require_folder(own: Attendance) -> None:
     """Refuse to go on where the folder in which the ranks met has gone before a verdict. Raises NotWritable."""
-    if own.meeting.shared.is_dir() or (own.local / OVER).exists():
-        return
-    raise session.has_gone(own.meeting)
+    if not own.meeting.shared.is_dir() and not (own.local / OVER).exists():
+        raise session.has_gone(own.meeting)
 
 
 def gathered(own: Attendance, patience_s: float) -> Gathered:
@@ -393,12 +403,14 @@ def build_report(own: Attendance, found: Gathered, *, told: str = "") -> Report:
         job=started.job if started.launcher == "srun" else None,
         nodes=tuple(found.complete),
     )
-    first_report = judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+    first_report = judge.judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
     if first_report.verdict == "pass" or told:
         return first_report
     from envkit.verify.explain import seen
 
-    return judged(target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic)
+    return judge.judged(
+        target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic
+    )
 
 
 def announce(own: Attendance, status: int) -> None:
@@ -417,7 +429,7 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
         status = announced(own)
         if status is not None:
             part(own)
-            await_clearing(own)
+            await_clearing(own, until=time.time() + PARTING_S)
             return status
         if (newest := heartbeat(own)) != last:
             sign, last = time.time(), newest
@@ -496,8 +508,7 @@ def part(own: Attendance) -> None:
             (own.meeting.shared / file_name()).unlink(missing_ok=True)
 
 
-def await_clearing(own: Attendance) -> None:
-    """Stay until the first rank has cleared away: some launchers end the other ranks when one ends with a failure."""
-    deadline = time.time() + PARTING_S
-    while own.meeting.shared.exists() and time.time() < deadline:
+def await_clearing(own: Attendance, until: float) -> None:
+    """Stay until who reports has cleared away: some launchers end the other ranks when one ends with a failure."""
+    while own.meeting.shared.exists() and time.time() < until:
         time.sleep(0.02)
