@@ -201,13 +201,17 @@ def ending(status: int) -> dict[str, object]:
     return {"how": "exit", "status": status}
 
 
+def view(own: Attendance) -> NodeView:
+    """Return what is seen of this node's records."""
+    size = own.started.local_size or 0
+    return NodeView(own.meeting.name, str(own.meeting.shared), size, leave=True, local=str(own.local))
+
+
 def tell_end_of_probe(own: Attendance, ended: dict[str, object], *, quick: bool = False) -> None:
     """State how this rank's probe has ended, unless it has done so."""
     begin = {"framework": own.target.framework, "host": name_of_node(), "pid": os.getpid(), "phase": "start"}
     with suppress(OSError):
-        size = own.started.local_size or 0
-        node = NodeView(own.meeting.name, str(own.meeting.shared), size, leave=True, local=str(own.local))
-        tell_end(node, own.started.rank, {**begin, "started": own.started._asdict()}, ended, quick)
+        tell_end(view(own), own.started.rank, {**begin, "started": own.started._asdict()}, ended, quick)
 
 
 @contextmanager
@@ -296,10 +300,10 @@ def report_in_haste(own: Attendance, show: Callable[[Report], int], stop: Interr
     while not (is_due or (own.meeting.shared / REPORTER).exists()) and time.time() < until:
         time.sleep(0.02)
     if is_reporter(own):
-        records = gather(own.meeting.shared)
+        records = gathered_now(own)
         while not (len(records.facts) >= own.size and all(records.complete.values())) and time.time() < until:
             time.sleep(0.02)
-            records = gather(own.meeting.shared)
+            records = gathered_now(own)
         try:
             show(build_report(own, records, told=stop.signal_name))
         finally:
@@ -330,6 +334,14 @@ def require_folder(own: Attendance) -> None:
     """Refuse to go on where the folder in which the ranks met has gone before a verdict. Raises NotWritable."""
     if not own.meeting.shared.is_dir() and not (own.local / OVER).exists():
         raise session.has_gone(own.meeting)
+
+
+def gathered_now(own: Attendance) -> Gathered:
+    """What all ranks have left so far, those of this node to the last line."""
+    with suppress(OSError):
+        node = view(own)
+        node.write(node.records())
+    return gather(own.meeting.shared)
 
 
 def gathered(own: Attendance, patience_s: float) -> Gathered:

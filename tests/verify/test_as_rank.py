@@ -187,6 +187,39 @@ def test_being_told_to_stop_leaves_a_report_and_no_process(start: Start, tmp_pat
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in contents(p)]
 
 
+@pytest.mark.parametrize("told", [0, 1])
+def test_where_one_rank_alone_is_told_to_stop_there_is_one_report_of_it(
+    told: int, start: Start, tmp_path: Path
+) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    ranks[told].terminate()
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses == ([143, 1] if told == 0 else [1, 143]), errors
+    assert outputs[1 - told] == errors[1 - told] == ""
+    report = " ".join(outputs[told].split())
+    assert report.startswith("FAIL") and f"rank {told} (" in report and "told to stop by SIGTERM" in report
+    assert "vanished" not in report and "all ranks were told" not in report
+    assert errors[told] == "envkit: Stopped by SIGTERM.\n"
+    assert not list((tmp_path / "node0").iterdir())
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_told_to_stop_says_first_that_another_was_killed(
+    killed: int, start: Start, tmp_path: Path
+) -> None:
+    """As by Open MPI with some grace, after it has seen that."""
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    ranks[killed].kill()
+    time.sleep(0.2)
+    ranks[1 - killed].terminate()
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses[1 - killed] == 143, errors
+    assert f"FAIL rank-died (torch): the envkit of rank {killed} (" in " ".join(outputs[1 - killed].split()), errors
+    assert not list((tmp_path / "node0").iterdir())
+
+
 def test_the_same_step_can_be_verified_twice(start: Start) -> None:
     for _ in range(2):
         statuses, outputs, _ = outcome(

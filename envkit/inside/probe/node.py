@@ -244,9 +244,10 @@ class NodeView:
             "ranks": ranks,
         }
         path = os.path.join(self.shared, file_name())
-        with open(path + ".partial", "w") as stream:
+        partial = "%s.%d.partial" % (path, os.getpid())
+        with open(partial, "w") as stream:
             json.dump(content, stream)
-        os.replace(path + ".partial", path)
+        os.replace(partial, path)
 
 
 def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:

@@ -193,7 +193,7 @@ def rank_hung(ranks: Ranks) -> list[Result]:
         pids = " ".join(str(pid) for pid in stopped_pids(stopped[:4], ranks))
         return [ranks.outcome("rank-hung", "stopped", pids=pids, **values)]
     for why in (presence.STOPPED, presence.LATE):
-        if not hung and (late := absentees(ranks, why)):
+        if not hung and (late := [facts for facts in absentees(ranks, why) if facts.finished]):
             labels = ", ".join(facts.label for facts in late[:4])
             pids = " ".join(str(absent.pid) for absent in ranks.expected.absent if absent.why == why)
             return [ranks.outcome("rank-hung", f"envkit-{why}", ranks=labels, pids=pids, host=late[0].host)]
