@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.diagnose import judge as diagnose
-from envkit.errors import EnvkitError, Interrupted, ModuleNotLoaded
+from envkit.errors import EnvkitError, Interrupted, ModuleNotLoaded, NotWritable
 from envkit.inside.probe.node import (
     ALARM,
     PAUSED,
@@ -446,8 +446,9 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
         if (newest := heartbeat(own)) != last:
             sign, last = time.time(), newest
         if not own.meeting.shared.is_dir():
-            require_folder(own)
-            return 1
+            if own.started.local_size != own.size:  # else rank 0 says it
+                require_folder(own)
+            return 1 if (own.local / OVER).exists() else NotWritable.exit_code
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
     return take_over(own, show)

@@ -35,6 +35,8 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     """
     import hashlib
 
+    if not started.local_rank:
+        temporary.sweep([Path(tempfile.gettempdir())])
     words = (started.title, str(started.job))
     name, common_name = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,6 +219,18 @@ def test_a_rank_that_is_told_to_stop_says_first_that_another_was_killed(
     assert statuses[1 - killed] == 143, errors
     assert f"FAIL rank-died (torch): the envkit of rank {killed} (" in " ".join(outputs[1 - killed].split()), errors
     assert not list((tmp_path / "node0").iterdir())
+
+
+def test_where_the_folder_for_temporary_files_is_removed_meanwhile_that_is_said_once(
+    start: Start, tmp_path: Path
+) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    shutil.rmtree(tmp_path / "node0")
+    statuses, outputs, errors = outcome(ranks)
+    assert (statuses, outputs, errors[1]) == ([7, 7], ["", ""], "")
+    assert f"No verdict is known here: {tmp_path}/node0, where the ranks leave what they find, has gone." in errors[0]
+    assert "What to do: " in errors[0] and "Traceback" not in errors[0]
 
 
 def test_the_same_step_can_be_verified_twice(start: Start) -> None:
