@@ -30,6 +30,7 @@ LEFT_S = 8.0  # an operation that this Horovod has not fails in every rank, in o
 LAST_S = 20.0
 QUICK_S = 0.1
 EARLIER_S = 60.0
+ORPHANED_S = 3.0  # for ranks whose launcher was killed to end
 LOOK_S = 1.0
 PAUSED = 5  # looks at which a rank's watchdog was stopped, or had gone
 ALARM = "stop"
@@ -251,7 +252,7 @@ class NodeView:
 
 
 def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
-    """Write for this node what its ranks left, if none of them lives to do so; raises OSError.
+    """Write for this node what its ranks left, once none of them lives to do so, or not if one stays; raises OSError.
 
     `temporary` is the ranks' TMPDIR; without one, or where that is full, they have left it in /tmp. What another user
     has made under the name of their folder is left alone, as the ranks have done.
@@ -264,11 +265,22 @@ def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
         except OSError:
             continue
         node = NodeView(session, shared, 0, local=local)
-        if node.holds():
+        if comes_to_hold(node):
             records = node.records()
             if records:
                 node.write(records)
             shutil.rmtree(local, ignore_errors=True)
+
+
+def comes_to_hold(node: NodeView) -> bool:
+    """Whether this process writes for a node as soon as none of its ranks does, and none has cleared away."""
+    deadline = time.time() + ORPHANED_S
+    try:
+        while not node.holds() and time.time() < deadline:
+            time.sleep(0.02)
+    except FileNotFoundError:
+        return False
+    return node.lock is not None
 
 
 def tell_end(node: NodeView, rank: int, begin: Dict[str, Any], ended: Dict[str, Any], quick: bool) -> None:
