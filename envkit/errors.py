@@ -27,7 +27,7 @@ code  meaning
 9     unknown, or risky (``compat``); it failed, and the cause is not known (``diagnose``)
 10    what was built is for Horovod, and Horovod is not in it
 92    a module could not be loaded: it is not there or fails, or the modules tool does
-130   interrupted by Ctrl-C; 143: by SIGTERM; 129: the terminal was closed
+130   interrupted by Ctrl-C; 143: by SIGTERM; 131: by SIGQUIT; 129: the terminal was closed
 141   the reader of standard output has gone
 ====  =====================================================================
 
@@ -35,6 +35,7 @@ code  meaning
 """
 
 import errno
+import signal
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -240,11 +241,12 @@ class JobLost(EnvkitError):
 
 
 class Interrupted(EnvkitError):
-    """The user or the system asked to stop; ``exit_code`` is 128 plus the signal number, ``at`` when (time.time())."""
+    """The user or the system asked to stop: by which signal, and ``at`` when (time.time())."""
 
     def __init__(self, *, signal_number: int, what: str, why: str = "", fix: str = "") -> None:
         super().__init__(what=what, why=why, fix=fix)
         self.exit_code = 128 + signal_number
+        self.signal_name = signal.Signals(signal_number).name
         self.at = time.time()
 
 

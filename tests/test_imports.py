@@ -95,7 +95,7 @@ def calls(module: str) -> Iterator[ast.Call]:
 @pytest.mark.integration
 def test_of_the_probe_only_what_starts_nothing_is_used_outside() -> None:
     used = {name for module in MODULES for name in own(module) & set(PROBE)}
-    assert used == {"inside.probe.node", "inside.probe.shared_object", "inside.probe.started"}
+    assert used == {f"inside.probe.{name}" for name in ("node", "process", "shared_object", "started")}
 
 
 def folder(module: str) -> str:

@@ -229,7 +229,7 @@ def test_what_is_stopped_can_still_clear_away(tmp_path: Path) -> None:
     assert status == 124 and not mark.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", process.INTERRUPTING)
 def test_signals_stop_the_command_first(number: signal.Signals, tmp_path: Path) -> None:
     def interrupt() -> None:
         wait_for(tmp_path / "pid")
@@ -247,7 +247,9 @@ def test_signals_stop_the_command_first(number: signal.Signals, tmp_path: Path) 
     assert signal.getsignal(number) == before
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGQUIT, "SIGQUIT")]
+)
 def test_interruptible_puts_the_handlers_back(number: signal.Signals, said: str) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match=rf"Stopped by {said}\."), process.interruptible():
@@ -271,6 +273,22 @@ def test_a_second_ctrl_c_does_not_stop_what_cleans_up_after_the_first() -> None:
             cleaned = process.capture([sys.executable, "-c", again]).stdout
     assert cleaned == "kept\n"
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("number", process.INTERRUPTING)
+def test_no_other_signal_stops_what_cleans_up_after_the_first(number: signal.Signals) -> None:
+    """Nor in the block around the one that was left by the first."""
+    before = [signal.getsignal(one) for one in process.INTERRUPTING]
+    with pytest.raises(Interrupted, match=r"Stopped by SIGTERM\."), process.interruptible():
+        try:
+            with process.interruptible():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+        finally:
+            os.kill(os.getpid(), number)
+            with process.interruptible():
+                time.sleep(0.01)
+    assert [signal.getsignal(one) for one in process.INTERRUPTING] == before
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

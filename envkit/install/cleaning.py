@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -30,7 +31,7 @@ from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
 from envkit.sources.source_cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
-from envkit.system.temporary import OF_PROCESS, has_ended, this_node
+from envkit.system.temporary import OF_PROCESS, has_ended, left_in, this_node
 
 KINDS: Mapping[str, str] = {
     "sources": "sources, which the next build would fetch again",
@@ -272,13 +273,18 @@ def of_eessi(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
 
 
 def reports(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
-    """Yield what jobs and verifications have left in envkit's cache; of a job that may run yet it is kept."""
+    """Yield what jobs and verifications have left in envkit's cache, and here among temporary files.
+
+    Of a job that may run yet it is kept.
+    """
     folder = platformdirs.user_cache_path("envkit")
     for name in listed(folder):
         if REPORT.fullmatch(name) and not (folder / name).is_symlink():
             report = item("reports", folder / name)
             young = "its job may not have ended" if report.age_s < A_MONTH_S else ""
             yield msgspec.structs.replace(report, kept=young)
+    for path in left_in(Path(tempfile.gettempdir())):
+        yield item("reports", path)
 
 
 def plans(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001

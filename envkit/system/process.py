@@ -37,6 +37,7 @@ PASSED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH),
 )
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLED_S = 0.5
 KEPT_BYTES = 65536
 LIMIT: ContextVar["TimeLimit | None"] = ContextVar("limit", default=None)
@@ -268,12 +269,17 @@ def wait_briefly(running: subprocess.Popen[bytes], *readers: int, most_s: float 
 
 
 def run_as_rank(
-    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout_s: float,
+    watch: Callable[[], None] = lambda: None,
+    grace_s: float = GRACE_S,
 ) -> tuple[int, str]:
     """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
 
     Returns the status as ``supervise`` does, and the end of what was said, all of which is passed on to standard error.
-    One that a signal has stopped, and that does not go on, is ended.
+    One that a signal has stopped, and that does not go on, is killed: 128 + SIGSTOP.
     Raises Interrupted, after passing a signal on and a grace.
     """
     tell(argv)
@@ -297,7 +303,10 @@ def run_as_rank(
             while running.poll() is None:
                 watch()
                 stopped.look()
-                if time.monotonic() > deadline or stopped.found:
+                if stopped.found:
+                    running.kill()
+                    return 128 + signal.SIGSTOP, tail.text()
+                if time.monotonic() > deadline:
                     return 124, tail.text()
                 wait_briefly(running, *tail.readers)
                 tail.pass_on()
@@ -306,7 +315,7 @@ def run_as_rank(
         finally:
             with suppress(subprocess.TimeoutExpired):
                 running.terminate()
-                running.wait(GRACE_S)
+                running.wait(grace_s)
             running.kill()
             running.wait()
             tail.close()
@@ -342,24 +351,25 @@ class PipeTail:
             os.close(self.readers.pop())
 
 
+def interrupt(number: int, _frame: FrameType | None) -> None:
+    """Stop what this process does, because of a signal. Raises Interrupted."""
+    for one in INTERRUPTING:
+        signal.signal(one, signal.SIG_IGN)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs; the same again is ignored.
+    """Turn Ctrl-C, SIGTERM, SIGQUIT and a lost terminal into Interrupted while the block runs; any more are ignored.
 
-    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C. Signals
-    reach the main thread alone: in another one nothing is changed.
+    So what cleans up in the block, or in one around it, and programs that it starts for that, are not stopped by a
+    second Ctrl-C. Signals reach the main thread alone: in another one nothing is changed.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is interrupt:
         yield
         return
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, interrupt) for number in INTERRUPTING}
     try:
         yield
     finally:

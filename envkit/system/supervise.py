@@ -20,7 +20,7 @@ from contextlib import suppress
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 HASTE_S = 0.5  # the grace of what nobody waits for; the locks of a parent that died are free already
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def main(arguments: list[str]) -> int:

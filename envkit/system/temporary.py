@@ -3,6 +3,7 @@
 Where processes are to meet, the name cannot be known before: it is made of a secret that this user's home has.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -17,6 +18,9 @@ from envkit.errors import HostProblem
 from envkit.system import files, owners
 
 OF_PROCESS = re.compile(r"envkit-([a-z]+-)?(\d+-)?of-(?P<node>[\w.-]+\.\d+)\.(?P<pid>\d{1,9})\.[0-9a-f]{8}(-[\w.-]+)?")
+
+OF_RANKS = re.compile(r"envkit-(verify-)?\d+-(?P<name>[0-9a-f]{16})(-[\w.-]+)?")
+A_DAY_S = 24 * 3600  # longer than any verification is silent
 
 SECRET = 32  # bytes
 ATTEMPTS = 20
@@ -169,9 +173,43 @@ def sweep(places: Iterable[Path]) -> None:
 
     Where others can rename what is this user's, a name says nothing: nothing is removed there.
     """
-    for path in (path for place in filter(None, map(kept_apart, places)) for path in place.glob("envkit-*of-*")):
-        match = OF_PROCESS.fullmatch(path.name)
-        if match and match["node"] == this_node() and has_ended(int(match["pid"])):
-            with suppress(OSError):
-                if path.lstat().st_uid == os.geteuid():
-                    shutil.rmtree(path, ignore_errors=True)
+    for path in (path for place in places for path in left_in(place)):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def left_in(place: Path) -> Iterator[Path]:
+    """Yield the folders of this user in a place that processes of this node have left which were killed.
+
+    Those of ranks, which tell of no process, are such where nothing has changed for a day and no process holds them.
+    """
+    real = kept_apart(place)
+    for path in real.glob("envkit-*") if real else ():
+        with suppress(OSError):
+            of_process, of_ranks = OF_PROCESS.fullmatch(path.name), OF_RANKS.fullmatch(path.name)
+            state = path.lstat()
+            if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
+                continue
+            is_over = of_process and of_process["node"] == this_node() and has_ended(int(of_process["pid"]))
+            if is_over or (of_ranks and not any(map(is_in_use, of_one_name(path, of_ranks["name"])))):
+                yield path
+
+
+def of_one_name(folder: Path, name: str) -> list[Path]:
+    """Return a folder in which ranks have met and the others here of the same name."""
+    return [folder, *folder.parent.glob(f"envkit-*-{name}*")]
+
+
+def is_in_use(folder: Path) -> bool:
+    """Say whether a file of a folder has changed in a day, or is held by a process. Raises OSError."""
+    for path in (folder, *folder.iterdir()):
+        state = path.lstat()
+        if time.time() - state.st_mtime < A_DAY_S:
+            return True
+        if stat.S_ISREG(state.st_mode):
+            with path.open("rb") as stream:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+    return False

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -17,14 +18,23 @@ from pathlib import Path
 import msgspec
 
 from envkit.diagnose import judge as diagnose
-from envkit.errors import Interrupted, ModuleNotLoaded
-from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
+from envkit.errors import EnvkitError, Interrupted, ModuleNotLoaded, NotWritable
+from envkit.inside.probe.node import (
+    ALARM,
+    PAUSED,
+    NodeView,
+    file_name,
+    local_folder,
+    name_of_node,
+    tell_end,
+    touch,
+)
+from envkit.inside.probe.process import memory_kills
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
 from envkit.launch import hosts, image_launch
 from envkit.system import files, process, record
-from envkit.verify import session, settings
+from envkit.verify import judge, presence, session, settings
 from envkit.verify.facts import Gathered, gather
-from envkit.verify.judge import judged
 from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
@@ -35,20 +45,25 @@ from envkit.verify.target import Target
 
 PATIENCE_S = 20.0
 OUTSIDE = 1 << 20  # bytes of what was said to a rank
+STOPPED_S = 8.0  # as long as what a rank has started is given to go on
 FRESH_S = 15.0
 BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
-HASTE_S = 0.5
+HASTE_S = 0.4
+HURRIED_S = 0.25  # of that, for the probe to say how far it was
 FAILED = (1, 2, 126, 127)  # how a Python ends that cannot start the probe
+REPORTER = "reporter"  # the file of the rank that reports
 READY = (0, 1)  # which ranks of a node are ready to report in haste: the rules about failures take long to read
+LONGEST_S = 0.9  # until Open MPI ends for good what it has told to stop
 HELD = "held"
+OVER = "over"  # on a node: the verdict has been told, though the folder where the ranks met has gone
 UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
-    """This rank's part in a verification. ``size`` is how many ranks there should be.
+    """This rank's part in a verification. ``size`` is how many ranks there should be, ``local`` is this node's folder.
 
     ``unseen`` are the variables that name it, where nothing is to be seen of the launcher that they tell of.
     """
@@ -58,6 +73,7 @@ class Attendance:
     size: int
     options: Options
     meeting: Session
+    local: Path
     unseen: tuple[str, ...] = ()
     began: float = field(default_factory=time.time)
     began_monotonic: float = field(default_factory=time.monotonic)
@@ -85,14 +101,31 @@ def verify_as_rank(
         read_baseline(options.baseline)
     meeting = session.of_ranks(started, size, options.shared)
     unseen = tuple(variables_of(started, env)) if is_unseen(started, env) else ()
-    own = Attendance(target=target, started=started, size=size, options=options, meeting=meeting, unseen=unseen)
+    own = Attendance(
+        target=target,
+        started=started,
+        size=size,
+        options=options,
+        meeting=meeting,
+        local=local_of(meeting),
+        unseen=unseen,
+    )
     with process.interruptible(), attending(own):
         try:
             work(own, env)
+            presence.arrive(own.meeting.shared, own.started.rank)
             return report(own, show) if own.is_first else await_verdict(own, show)
         except Interrupted as stop:
-            report_in_haste(own, show, until=stop.at + HASTE_S)
+            report_in_haste(own, show, stop)
             raise
+
+
+def local_of(meeting: Session) -> Path:
+    """Return this node's folder, made if need be; where it cannot be, one that is not there."""
+    try:
+        return Path(local_folder(meeting.name, str(meeting.shared)))
+    except OSError:
+        return meeting.shared / "none"
 
 
 @contextmanager
@@ -101,9 +134,8 @@ def attending(own: Attendance) -> Iterator[None]:
 
     They have met under the same name: in the same step of a job, or by variables that are left over.
     """
-    lock, local = None, own.meeting.shared
+    lock, local = None, own.local
     with suppress(OSError):
-        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
         lock = os.open(local / HELD, os.O_RDWR | os.O_CREAT, 0o600)
         with suppress(OSError):  # somebody is there; or what cannot be removed, for which nobody is to wait
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,33 +143,75 @@ def attending(own: Attendance) -> Iterator[None]:
                 if path.name != HELD:
                     files.discard(path)
             is_alone = own.started.local_size == own.size
-            for name in (file_name(), *((ALARM,) if is_alone else ())):
+            for name in (file_name(), presence.file_name(), *((ALARM,) if is_alone else ())):
                 (own.meeting.shared / name).unlink(missing_ok=True)
         fcntl.flock(lock, fcntl.LOCK_SH)
     try:
-        yield
+        with presence.held(local, own.started.rank):
+            yield
     finally:
         if lock is not None:
             os.close(lock)
             with suppress(OSError):  # NFS keeps a folder in which a file is open
+                if (local / OVER).exists() and not presence.are_others(local):
+                    shutil.rmtree(local)
                 local.rmdir()
 
 
 def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank; leave what was said where the environment could not be entered."""
     if (own.started.local_rank or 0) in READY:
-        threading.Thread(target=diagnose.search, daemon=True).start()
+        threading.Thread(target=prepare, args=(own.target,), daemon=True).start()
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     if own.unseen and own.options.limit_s is None:
         probe += ["--limit", f"init={UNSEEN_S:g}"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
     inside = image_launch.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
-    status, output = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    kills = memory_kills()
+    try:
+        status, output = process.run_as_rank(
+            argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own), grace_s=HURRIED_S
+        )
+    except Interrupted as stop:
+        tell_end_of_probe(own, {"how": "terminated", "signal": stop.signal_name}, quick=True)
+        raise
     if status == ModuleNotLoaded.exit_code or (status in FAILED and not is_recorded(own)):
         with suppress(OSError):
             (own.meeting.shared / f"outside-{own.started.rank}").write_text(output)
         touch(str(own.meeting.shared / ALARM))
+    elif status:
+        tell_end_of_probe(own, {**ending(status), "said": output, "memory_kills": memory_kills() - kills})
+
+
+def prepare(target: Target) -> None:
+    """Read what a report needs and no rank tells, while the probe runs: when told to stop there is no time for it."""
+    with suppress(EnvkitError, OSError):  # the report meets it again
+        judge.prepare()
+        _ = target.built, target.drift, target.broken, target.shadows
+        diagnose.search()
+
+
+def ending(status: int) -> dict[str, object]:
+    """Return how the probe has ended, where it could not say so itself, by its status."""
+    if status == 128 + signal.SIGSTOP:
+        return {"how": "timeout", "limit": float(PAUSED), "state": "T"}
+    if status - 128 in set(signal.Signals):
+        return {"how": "signal", "signal": signal.Signals(status - 128).name}
+    return {"how": "exit", "status": status}
+
+
+def view(own: Attendance) -> NodeView:
+    """Return what is seen of this node's records."""
+    size = own.started.local_size or 0
+    return NodeView(own.meeting.name, str(own.meeting.shared), size, leave=True, local=str(own.local))
+
+
+def tell_end_of_probe(own: Attendance, ended: dict[str, object], *, quick: bool = False) -> None:
+    """State how this rank's probe has ended, unless it has done so."""
+    begin = {"framework": own.target.framework, "host": name_of_node(), "pid": os.getpid(), "phase": "start"}
+    with suppress(OSError):
+        tell_end(view(own), own.started.rank, {**begin, "started": own.started._asdict()}, ended, quick)
 
 
 @contextmanager
@@ -162,8 +236,7 @@ def beating(own: Attendance) -> Iterator[None]:
 def is_recorded(own: Attendance) -> bool:
     """Whether this rank has left a record on its node."""
     with suppress(OSError):
-        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
-        return any(local.glob(f"*-{own.started.rank}-*.jsonl"))
+        return any(own.local.glob(f"*-{own.started.rank}-*.jsonl"))
     return False
 
 
@@ -186,9 +259,16 @@ def beat(own: Attendance) -> None:
 
 
 def report(own: Attendance, show: Callable[[Report], int], patience_s: float = PATIENCE_S) -> int:
-    """Wait for the others' facts, show the report, announce the status, clear away."""
+    """Wait for the others' facts, show the report, announce the status, clear away.
+
+    Where another rank reports, which has taken this one for gone, return what it announces.
+    """
     records = gathered(own, patience_s)
-    is_reporter(own)
+    if not is_reporter(own):
+        require_folder(own)
+        time.sleep(PARTING_S)
+        status = announced(own)
+        return 1 if status is None else status
     with beating(own):
         status = show(build_report(own, records))
     announce(own, status)
@@ -196,48 +276,86 @@ def report(own: Attendance, show: Callable[[Report], int], patience_s: float = P
     deadline = time.time() + PARTING_S
     while any(own.meeting.shared.glob("*.json")) and time.time() < deadline:
         time.sleep(0.02)
-    shutil.rmtree(own.meeting.shared, ignore_errors=True)
+    if absentees(own, records):  # which will not clear away here
+        shutil.rmtree(own.local, ignore_errors=True)
+    clear_away(own)
     return status
 
 
-def report_in_haste(own: Attendance, show: Callable[[Report], int], until: float) -> None:
-    """Show the report when told to stop, as rank 0, or in its stead if it has gone; clear away.
+def clear_away(own: Attendance) -> None:
+    """Remove the folder where the ranks met; those of this node know why it has gone."""
+    with suppress(OSError):
+        (own.local / OVER).touch()
+    shutil.rmtree(own.meeting.shared, ignore_errors=True)
+
+
+def report_in_haste(own: Attendance, show: Callable[[Report], int], stop: Interrupted) -> None:
+    """Show the report when told to stop, as rank 0, or in its stead if it has gone or is late; clear away.
 
     Open MPI ends a rank for good one second after it has told it to stop. So the others' facts are awaited for a part
-    of that only; ``until`` is in seconds since 1970.
+    of that only.
     """
-    records = gather(own.meeting.shared)
-    build_report(own, records, in_haste=True)  # its files are read while the others may still leave their facts
-    while not (records.complete and all(records.complete.values())) and time.time() < until:
+    until = stop.at + HASTE_S
+    is_due = own.is_first or presence.has_gone(own.local, 0)
+    while not (is_due or (own.meeting.shared / REPORTER).exists()) and time.time() < until:
         time.sleep(0.02)
-        records = gather(own.meeting.shared)
-    first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in records.facts)
-    if (own.is_first or first_has_gone) and is_reporter(own):
-        shutil.rmtree(own.meeting.shared, ignore_errors=True)
-        show(build_report(own, records, in_haste=True))
+    if is_reporter(own):
+        records = gathered_now(own)
+        while not (len(records.facts) >= own.size and all(records.complete.values())) and time.time() < until:
+            time.sleep(0.02)
+            records = gathered_now(own)
+        try:
+            show(build_report(own, records, told=stop.signal_name))
+        finally:
+            if all(facts.ended for facts in records.facts):  # nobody here goes on who would ask why all has gone
+                shutil.rmtree(own.local, ignore_errors=True)
+            clear_away(own)
+    else:
+        await_clearing(own, until=stop.at + LONGEST_S)
     part(own)
 
 
 def is_reporter(own: Attendance) -> bool:
     """Whether this rank is the first that sets out to report; earlier ranks of the same job step do not count."""
-    path = own.meeting.shared / "reporter"
+    path = own.meeting.shared / REPORTER
     with suppress(OSError):
         if path.stat().st_mtime < own.began - PATIENCE_S:
             path.unlink()
-    with suppress(OSError):
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        return True
-    return False
+    except FileExistsError:
+        return False
+    except OSError:  # no room is left for it
+        return own.is_first and own.meeting.shared.is_dir()
+    return True
+
+
+def require_folder(own: Attendance) -> None:
+    """Refuse to go on where the folder in which the ranks met has gone before a verdict. Raises NotWritable."""
+    if not own.meeting.shared.is_dir() and not (own.local / OVER).exists():
+        raise session.has_gone(own.meeting)
+
+
+def gathered_now(own: Attendance) -> Gathered:
+    """What all ranks have left so far, those of this node to the last line."""
+    with suppress(OSError):
+        node = view(own)
+        node.write(node.records())
+    return gather(own.meeting.shared)
 
 
 def gathered(own: Attendance, patience_s: float) -> Gathered:
-    """The facts of all ranks; or of those that left any, when no more are to be expected."""
+    """The facts of all ranks, once each has come to its end; or of those that left any, when no more are expected."""
     ended = time.time()
-    pause = 0.02
-    while True:
+    pause, waited_s = 0.02, 0.0  # counted, since a job that was suspended as a whole goes on as a whole
+    while own.meeting.shared.is_dir():
         records = gather(own.meeting.shared, since=own.began - PATIENCE_S)
         if len(records.facts) >= own.size and all(records.complete.values()):
-            return records
+            why = {rank.why for rank in absentees(own, records)}
+            enough_s = patience_s if presence.LATE in why else min(patience_s, STOPPED_S)
+            if why <= {presence.GONE} or waited_s >= enough_s:
+                return records
+            waited_s += pause
         absent = len(outside(own))
         if absent and len(records.facts) + absent >= own.size and all(facts.ended for facts in records.facts):
             return records
@@ -249,10 +367,17 @@ def gathered(own: Attendance, patience_s: float) -> Gathered:
         beat(own)
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
+    return Gathered(facts=(), complete={}, written={})
 
 
-def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
-    """The report on what was found; in haste, without looking for what explains it."""
+def absentees(own: Attendance, found: Gathered) -> tuple[presence.Absent, ...]:
+    """The ranks whose envkit has not come to its end, though they have left a record."""
+    ranks = {facts.launcher_rank for facts in found.facts if facts.launcher_rank is not None}
+    return presence.absent(own.meeting.shared, own.local, ranks - {own.started.rank})
+
+
+def build_report(own: Attendance, found: Gathered, *, told: str = "") -> Report:
+    """The report on what was found; where this rank was ``told`` to stop, without looking for what explains it."""
     target, started, options = own.target, own.started, own.options
     expected = Expected(
         size=own.size,
@@ -280,6 +405,8 @@ def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) ->
         replaced=target.replaced,
         software=target.software,
         unseen=own.unseen,
+        told=told,
+        absent=absentees(own, found),
     )
     row = StartedRow(
         launcher=started.launcher,
@@ -288,18 +415,21 @@ def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) ->
         job=started.job if started.launcher == "srun" else None,
         nodes=tuple(found.complete),
     )
-    first_report = judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
-    if first_report.verdict == "pass" or in_haste:
+    first_report = judge.judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+    if first_report.verdict == "pass" or told:
         return first_report
     from envkit.verify.explain import seen
 
-    return judged(target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic)
+    return judge.judged(
+        target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic
+    )
 
 
 def announce(own: Attendance, status: int) -> None:
     """Leave the status where every rank looks for it."""
-    path = own.meeting.shared / "verdict"
-    files.write(path, json.dumps({"status": status, "at": time.time()}).encode())
+    with suppress(OSError):  # a full one: who hears of none fails
+        path = own.meeting.shared / "verdict"
+        files.write(path, json.dumps({"status": status, "at": time.time()}).encode())
 
 
 def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
@@ -311,10 +441,14 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
         status = announced(own)
         if status is not None:
             part(own)
-            await_clearing(own)
+            await_clearing(own, until=time.time() + PARTING_S)
             return status
         if (newest := heartbeat(own)) != last:
             sign, last = time.time(), newest
+        if not own.meeting.shared.is_dir():
+            if own.started.local_size != own.size:  # else rank 0 says it
+                require_folder(own)
+            return 1 if (own.local / OVER).exists() else NotWritable.exit_code
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
     return take_over(own, show)
@@ -348,7 +482,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     records = gather(own.meeting.shared, since=own.began - PATIENCE_S)
     if not any(facts.launcher_rank == 0 for facts in records.facts):
         with suppress(OSError):
-            shutil.rmtree(local_folder(own.meeting.name, str(own.meeting.shared)), ignore_errors=True)
+            shutil.rmtree(own.local, ignore_errors=True)
             for name in (file_name(), f"outside-{own.started.rank}"):
                 (own.meeting.shared / name).unlink(missing_ok=True)
         with suppress(OSError):
@@ -357,11 +491,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
             own.meeting.shared.rmdir()
         print(nothing_of_the_first(own), file=sys.stderr)
         return 1
-    if is_reporter(own):
-        return report(own, show, patience_s=0)
-    time.sleep(PARTING_S)
-    status = announced(own)
-    return 1 if status is None else status
+    return report(own, show, patience_s=0)
 
 
 def nothing_of_the_first(own: Attendance) -> str:
@@ -385,15 +515,13 @@ def nothing_of_the_first(own: Attendance) -> str:
 def part(own: Attendance) -> None:
     """Clear away what lies on this node, if this is the last of its ranks to have seen the verdict."""
     with suppress(OSError):
-        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
-        (local / f"parted-{own.started.rank}").touch()
-        if len(list(local.glob("parted-*"))) >= (own.started.local_size or own.size):
-            shutil.rmtree(local, ignore_errors=True)
+        (own.local / f"parted-{own.started.rank}").touch()
+        if len(list(own.local.glob("parted-*"))) >= (own.started.local_size or own.size):
+            shutil.rmtree(own.local, ignore_errors=True)
             (own.meeting.shared / file_name()).unlink(missing_ok=True)
 
 
-def await_clearing(own: Attendance) -> None:
-    """Stay until the first rank has cleared away: some launchers end the other ranks when one ends with a failure."""
-    deadline = time.time() + PARTING_S
-    while own.meeting.shared.exists() and time.time() < deadline:
+def await_clearing(own: Attendance, until: float) -> None:
+    """Stay until who reports has cleared away: some launchers end the other ranks when one ends with a failure."""
+    while own.meeting.shared.exists() and time.time() < until:
         time.sleep(0.02)

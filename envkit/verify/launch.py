@@ -69,9 +69,9 @@ def verify(
     """Start the ranks of the probe inside an environment and return the verdict on what they state.
 
     Where that is FAIL, what explains it is looked for, and tried.
-    Raises the EnvkitErrors of launcher.select, session.of_starter and baseline.read. ``watch`` is called ten times a
-    second with the folder where the ranks meet, ``tell`` with what has failed before other starts are tried, ``tests``
-    with which of Horovod's own tests run, where they are asked for, and how far they are.
+    Raises the EnvkitErrors of launcher.select, session.of_starter, session.has_gone and baseline.read. ``watch`` is
+    called ten times a second with the folder where the ranks meet, ``tell`` with what has failed before other starts
+    are tried, ``tests`` with which of Horovod's own tests run, where they are asked for, and how far they are.
     """
     began = time.monotonic()
     options = options or Options()
@@ -252,6 +252,10 @@ def one_run(
             stopped=stopped,
             seconds=time.monotonic() - began,
         )
+    except FileNotFoundError:
+        if meeting.shared.is_dir():
+            raise
+        raise session.has_gone(meeting) from None
     finally:
         shutil.rmtree(meeting.shared, ignore_errors=True)
 

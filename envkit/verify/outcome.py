@@ -14,6 +14,7 @@ from envkit.environments.manifest import Damage
 from envkit.knowledge.known import catalogue
 from envkit.system.stopped import Stopped
 from envkit.verify.facts import RankFacts
+from envkit.verify.presence import Absent
 
 VALUE_LENGTH = 120
 PATHS = {"folder", "path", "program"}  # values that a remedy or command has as a word of a shell
@@ -132,7 +133,9 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands in for the machine's own ("": none does).
     `shadows` are files of the working folder that a script in it imports in place of the environment's packages,
     `cores` those that this process may use, where ranks inherit that (0: they do not), `unseen` the variables that name
-    this rank, where nothing is to be seen of a launcher. `venv` is the folder of the virtual environment that was named
+    this rank, where nothing is to be seen of a launcher, `told` the signal by which this rank was told to stop ("": it
+    was not), so that the others may be at work yet, and `absent` are ranks whose own envkit did not come to its end.
+    `venv` is the folder of the virtual environment that was named
     ("": none was), `in_venv` what pip has put there of packages that the environment has, too, and `fixed` the versions
     that the environment has, by normalized name. `added` are the modules that ranks import of what was added to the
     stack, each after its extra's name, `software` is the folder of each extra, and `replaced` says which packages of
@@ -178,6 +181,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     cores: int = 0
     unseen: tuple[str, ...] = ()
+    told: str = ""
+    absent: tuple[Absent, ...] = ()
     damage: tuple[Damage, ...] = ()
     settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()

@@ -35,6 +35,8 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     """
     import hashlib
 
+    if not started.local_rank:
+        temporary.sweep([Path(tempfile.gettempdir())])
     words = (started.title, str(started.job))
     name, common_name = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:
@@ -99,4 +101,16 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
         why="; ".join(tried),
         fix="Name one that all nodes see and that you may write to: --shared DIR. The current folder is another, if "
         "nobody can change it but you and those whom ENVKIT_TRUST names.",
+    )
+
+
+def has_gone(meeting: Session) -> NotWritable:
+    """Return what is to be said where the folder has gone in which the ranks leave what they find."""
+    place = meeting.shared.parent
+    lost = meeting.shared if place.is_dir() else place
+    return NotWritable(
+        what=f"No verdict is known here: {lost}, where the ranks leave what they find, has gone.",
+        why="Something has removed it while they ran: a script that clears away folders for temporary files, a job "
+        "that has ended, or another rank that took this one for gone.",
+        fix="Verify again, with TMPDIR, or --shared, in a place that nothing clears meanwhile.",
     )

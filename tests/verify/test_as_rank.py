@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,55 @@ def test_where_rank_0_is_killed_another_rank_reports(start: Start, tmp_path: Pat
     assert outputs[1].startswith("FAIL"), errors
 
 
+def probe_of(rank: subprocess.Popen[str]) -> int:
+    """The watchdog of a rank, once it is there."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        for child in Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split():
+            if b"--session" in contents(Path(f"/proc/{child}/cmdline")):
+                return int(child)
+        time.sleep(0.02)
+    raise AssertionError("no probe was started")
+
+
+def test_a_rank_whose_envkit_is_stopped_fails_and_is_named(start: Start, tmp_path: Path) -> None:
+    """All is measured then, and its launcher would wait for it."""
+    ranks = [start(rank, 2) for rank in range(2)]
+    probe_of(ranks[1])
+    ranks[1].send_signal(signal.SIGSTOP)
+    [status], [output], [said] = outcome(ranks[:1])
+    assert status == 1, said
+    assert f"state T of process {ranks[1].pid} " in " ".join(output.split()), output + said
+    assert not list((tmp_path / "node0").iterdir())
+
+
+def test_where_the_envkit_of_rank_0_is_stopped_another_rank_names_it(start: Start) -> None:
+    ranks = [start(rank, 2) for rank in range(2)]
+    probe_of(ranks[0])
+    ranks[0].send_signal(signal.SIGSTOP)
+    [status], [output], [said] = outcome(ranks[1:])
+    assert status == 1 and f"state T of process {ranks[0].pid} " in " ".join(output.split()), output + said
+    ranks[0].send_signal(signal.SIGCONT)
+    statuses, outputs, [said] = outcome(ranks[:1])
+    assert (statuses, outputs) == ([7], [""]) and said.startswith("envkit: No verdict is known here: "), "one report"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_watchdog_that_is_killed_is_noticed_at_once(
+    rank: int, number: signal.Signals, start: Start, tmp_path: Path
+) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    began = time.monotonic()
+    os.kill(probe_of(ranks[rank]), number)
+    statuses, outputs, said = outcome(ranks)
+    assert time.monotonic() - began < 20
+    assert statuses == [1, 1] and outputs[1] == "", said
+    assert f"rank {rank} (" in outputs[0] and number.name in outputs[0] and "'collectives_cpu'" in outputs[0]
+    assert not list((tmp_path / "node0").iterdir())
+
+
 def test_being_told_to_stop_leaves_a_report_and_no_process(start: Start, tmp_path: Path) -> None:
     ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
     wait_for_phase(tmp_path, "collectives_cpu")
@@ -136,6 +186,51 @@ def test_being_told_to_stop_leaves_a_report_and_no_process(start: Start, tmp_pat
     [report] = [output for output in outputs if output]  # of rank 0, but where it is late
     assert report.startswith("FAIL")
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in contents(p)]
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_where_one_rank_alone_is_told_to_stop_there_is_one_report_of_it(
+    told: int, start: Start, tmp_path: Path
+) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    ranks[told].terminate()
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses == ([143, 1] if told == 0 else [1, 143]), errors
+    assert outputs[1 - told] == errors[1 - told] == ""
+    report = " ".join(outputs[told].split())
+    assert report.startswith("FAIL") and f"rank {told} (" in report and "told to stop by SIGTERM" in report
+    assert "vanished" not in report and "all ranks were told" not in report
+    assert errors[told] == "envkit: Stopped by SIGTERM.\n"
+    assert not list((tmp_path / "node0").iterdir())
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_told_to_stop_says_first_that_another_was_killed(
+    killed: int, start: Start, tmp_path: Path
+) -> None:
+    """As by Open MPI with some grace, after it has seen that."""
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    ranks[killed].kill()
+    time.sleep(0.2)
+    ranks[1 - killed].terminate()
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses[1 - killed] == 143, errors
+    assert f"FAIL rank-died (torch): the envkit of rank {killed} (" in " ".join(outputs[1 - killed].split()), errors
+    assert not list((tmp_path / "node0").iterdir())
+
+
+def test_where_the_folder_for_temporary_files_is_removed_meanwhile_that_is_said_once(
+    start: Start, tmp_path: Path
+) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    shutil.rmtree(tmp_path / "node0")
+    statuses, outputs, errors = outcome(ranks)
+    assert (statuses, outputs, errors[1]) == ([7, 7], ["", ""], "")
+    assert f"No verdict is known here: {tmp_path}/node0, where the ranks leave what they find, has gone." in errors[0]
+    assert "What to do: " in errors[0] and "Traceback" not in errors[0]
 
 
 def test_the_same_step_can_be_verified_twice(start: Start) -> None:
@@ -210,9 +305,8 @@ def test_what_killed_ranks_have_left_does_not_count(start: Start, tmp_path: Path
 def test_only_the_first_rank_of_a_node_clears_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 2, "job")
-    meeting = SimpleNamespace(shared=tmp_path, name="x")
-    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, size=4))
-    local = Path(local_folder("x", str(tmp_path)))
+    meeting, local = SimpleNamespace(shared=tmp_path, name="x"), Path(local_folder("x", str(tmp_path)))
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, local=local, started=started, size=4))
     earlier, of_first = local / "torch-0-1.jsonl", local / "torch-0-2.jsonl"
     earlier.touch()
     with as_rank.attending(own):
@@ -227,10 +321,9 @@ def test_only_the_first_rank_of_a_node_clears_away(tmp_path: Path, monkeypatch: 
 def test_nobody_waits_for_what_cannot_be_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next rank would, for the first one to end, which waits for it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    meeting = SimpleNamespace(shared=tmp_path, name="x")
+    meeting, local = SimpleNamespace(shared=tmp_path, name="x"), Path(local_folder("x", str(tmp_path)))
     started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 2, "job")
-    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, size=4))
-    local = Path(local_folder("x", str(tmp_path)))
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, local=local, started=started, size=4))
     (local / "torch-0-1.jsonl").touch()
 
     def refuse(path: Path) -> None:
@@ -255,8 +348,8 @@ def test_a_rank_that_sees_no_other_leaves_nothing(
     for name in ("stop", "outside-1", *others):
         (shared / name).touch()
     started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 4, "job")
-    meeting = SimpleNamespace(shared=shared, name="x")
-    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, began=0.0, unseen=()))
+    parts = {"meeting": SimpleNamespace(shared=shared, name="x"), "local": tmp_path / "tmp" / "local", "unseen": ()}
+    own = cast("as_rank.Attendance", SimpleNamespace(started=started, began=0.0, **parts))
     assert as_rank.take_over(own, lambda _: 0) == 1
     assert "rank 1 on" in capsys.readouterr().err
     assert {path.name for path in shared.glob("*")} == ({"stop", *others} if others else set())

@@ -5,22 +5,45 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from envkit.errors import NotWritable
 from envkit.system import stopped
 from envkit.verify import launch
 from envkit.verify.facts import VERSION
 from envkit.verify.launch import Patience, are_enough, further_than
+from envkit.verify.session import Session
 
 from . import recorded
+
+
+def test_a_folder_that_goes_while_ranks_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Session(name="x", shared=tmp_path / "t" / "x")
+    meeting.shared.mkdir(parents=True)
+
+    def start(*_arguments: object) -> None:
+        shutil.rmtree(tmp_path / "t")
+        launch.ends(meeting.shared / "launcher.log")
+
+    parts = SimpleNamespace(inside=None, mpi=lambda _env: None, spans=False)
+    monkeypatch.setattr("envkit.launch.image_launch.plan_launch", lambda *_: (None, parts))
+    monkeypatch.setattr(launch, "replace", lambda target, **_: target)
+    monkeypatch.setattr("envkit.launch.launcher.may_leave", lambda *_: False)
+    monkeypatch.setattr("envkit.verify.session.of_starter", lambda *_: meeting)
+    monkeypatch.setattr(launch, "start", start)
+    options: Any = SimpleNamespace(mpi_model=None, shared=None)
+    with pytest.raises(NotWritable, match=f"^No verdict is known here: {tmp_path}/t, "):
+        launch.one_run(cast("Any", parts), cast("Any", SimpleNamespace(ranks=2)), options, {}, lambda _: None)
+
 
 HOPELESS = (
     "ssh: Could not resolve hostname node9: Name or service not known",

@@ -146,6 +146,37 @@ def test_a_killed_probe_leaves_no_process_and_its_facts_can_be_salvaged(
     assert not list(tmp_path.glob("envkit-*"))
 
 
+def test_ranks_that_are_about_to_end_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the death of their launcher, which they are told."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    left = Path(node.local_folder("ending", str(tmp_path)))
+    argv = ["flock", str(left / "lock"), "sh", "-c", "echo; exec sleep 0.5"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout and rank.stdout.readline()
+        (left / "torch-0-1.jsonl").write_text('{"begin": {"pid": 1}}\n')
+        node.salvage("ending", str(tmp_path))
+    assert not left.exists() and (tmp_path / node.file_name()).is_file()
+
+
+def test_one_that_was_seen_and_has_gone_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that a signal has stopped; one of another namespace, which was never seen, is."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    states = {1: "S", 2: "S", 3: None}
+    monkeypatch.setattr(node, "state", lambda pid: {"state": states.get(pid)})
+    monkeypatch.setattr(node, "command_line", lambda pid: None if pid == 3 else b"probe")
+    monkeypatch.setattr(node, "LOOK_S", 0.0)
+    seen = node.NodeView("gone", str(tmp_path), 3)
+    records = [{"pid": pid} for pid in states]
+    seen.look(records)
+    assert not seen.is_paused() and not (tmp_path / node.ALARM).exists()
+    states[2] = None
+    for _ in range(node.PAUSED):
+        time.sleep(0.001)
+        seen.look(records)
+    assert [seen.has_come(record) for record in records] == [False, True, False]
+    assert (tmp_path / node.ALARM).exists()
+
+
 def test_what_ranks_left_in_another_folder_for_temporary_files_is_salvaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
@@ -54,6 +55,26 @@ def test_what_a_killed_process_has_left_is_removed(temporary: Path) -> None:
     assert temporary_folders.OF_PROCESS.fullmatch(made.shared.name) and temporary_folders.OF_PROCESS.fullmatch(
         Path(local_folder(made.name, str(made.shared))).name
     )
+
+
+def test_what_ranks_have_left_is_removed_after_a_day_unless_it_is_held(temporary: Path) -> None:
+    """Of theirs, no name tells a process; here two sessions were killed, one is at work, and one was just now."""
+    uid, there = os.getuid(), plain(name_of_node())
+    names = ["0123456789abcdef", "1123456789abcdef", "2123456789abcdef"]
+    folders = [
+        temporary / name for one in names for name in (f"envkit-verify-{uid}-{one}", f"envkit-{uid}-{one}-{there}")
+    ]
+    for folder in folders:
+        folder.mkdir()
+        for file in ("held", "0.json"):
+            (folder / file).touch()
+            os.utime(folder / file, (1, 1))
+        os.utime(folder, (1, 1))
+    (folders[4] / "0.json").touch()
+    with (folders[3] / "held").open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        session.of_ranks(RANK, 2, temporary)
+    assert [folder.exists() for folder in folders] == [False, False, True, True, True, True]
 
 
 def test_a_link_of_such_a_name_is_not_followed(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

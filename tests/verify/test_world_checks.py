@@ -14,6 +14,7 @@ from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
 from envkit.verify.facts import Ended, Fact, Machine, Phase, RankFacts, Started, World
+from envkit.verify.presence import GONE, LATE, STOPPED, Absent
 
 from . import recorded
 
@@ -481,7 +482,7 @@ def test_a_rank_that_was_stopped_is_not_its_launcher() -> None:
     for one in (own, below):
         result = found(GOOD, "rank-hung", stopped=(one,))
         assert (result.case, result.status) == ("stopped", Status.FAIL)
-        what = f"{GOOD[1].label} was stopped during '{GOOD[1].phase}' and never went on"
+        what = f"{GOOD[1].label} was stopped during '{GOOD[1].phase}' and did not go on for some seconds"
         assert result.message == f"{what} (state T of process {one.pid} on {host})"
         assert found(GOOD, "launcher-ended", stopped=(one,), launcher_status=0).case == "pass"
     for one in (launcher, elsewhere):
@@ -512,3 +513,34 @@ def test_a_rank_that_failed_while_others_waited_is_named_with_its_error() -> Non
     assert (result.case, result.status) == ("raised", Status.FAIL)
     said = f"{GOOD[3].label} failed in 'init': RuntimeError: broken; 3 waited for it in vain"
     assert result.message == said
+
+
+@pytest.mark.parametrize(
+    ("why", "check_id", "case", "said"),
+    [
+        (GONE, "rank-died", "envkit", "was killed (SIGKILL)"),
+        (STOPPED, "rank-hung", "envkit-stopped", "(state T of process 71 on "),
+        (LATE, "rank-hung", "envkit-late", "has not come to its end"),
+    ],
+)
+def test_there_is_no_pass_before_the_envkit_of_each_rank_has_come_to_its_end(
+    why: str, check_id: str, case: str, said: str
+) -> None:
+    absent = (Absent(rank=2, why=why, pid=71),)
+    first = check(GOOD, replace(ASKED, absent=absent))[0]
+    assert (first.id, first.case, first.status) == (check_id, case, Status.FAIL)
+    assert said in first.message and f"the envkit of {GOOD[2].label} " in first.message
+
+
+def test_where_a_rank_was_killed_what_its_launcher_told_the_others_is_no_cause() -> None:
+    told = each(ended=Ended(how="terminated", signal="SIGTERM"))
+    first = check(told, replace(ASKED, told="SIGTERM", absent=(Absent(rank=1, why=GONE),)))[0]
+    assert (first.id, first.case) == ("rank-died", "envkit") and GOOD[1].label in first.message
+
+
+def test_of_ranks_that_are_at_work_when_another_is_told_to_stop_none_has_vanished() -> None:
+    told = (replace(GOOD[0], ended=Ended(how="terminated", signal="SIGTERM")), *each(ended=None)[1:])
+    assert found(told, "rank-died", told="SIGTERM").case == "terminated"
+    assert found(told, "rank-died").case == "killed"
+    result = found(each(ended=None), "rank-died", told="SIGINT")
+    assert (result.case, result.status) == ("terminated", Status.FAIL) and "by SIGINT" in result.message

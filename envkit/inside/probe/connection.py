@@ -46,7 +46,7 @@ class CopiedDescriptor:
 
 def let_go_of_all_but(kept: int) -> None:
     """Close every other descriptor, and take no notice of the signals that end a job."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     for name in os.listdir("/proc/self/fd"):
         try:

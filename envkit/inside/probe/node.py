@@ -16,10 +16,10 @@ import socket
 import stat
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
-from .process import state
-from .record import read
+from .process import command_line, state
+from .record import Record, read
 
 VERSION = 2
 WRITE_S = 5.0
@@ -30,8 +30,9 @@ LEFT_S = 8.0  # an operation that this Horovod has not fails in every rank, in o
 LAST_S = 20.0
 QUICK_S = 0.1
 EARLIER_S = 60.0
+ORPHANED_S = 3.0  # for ranks whose launcher was killed to end
 LOOK_S = 1.0
-PAUSED = 5  # looks at which a rank's watchdog was stopped
+PAUSED = 5  # looks at which a rank's watchdog was stopped, or had gone
 ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
 CARRYING = ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK")  # of launchers that carry variables along
@@ -120,6 +121,7 @@ class NodeView:
         self.bad_since = 0.0
         self.left_since = 0.0
         self.looked = 0.0
+        self.seen = set()  # type: Set[int]
         self.paused = {}  # type: Dict[int, int]
 
     def holds(self) -> bool:
@@ -136,18 +138,29 @@ class NodeView:
 
     def stopped(self) -> bool:
         """Whether the ranks here should stop waiting; writes for the node where that is due."""
-        if self.holds():
-            now = time.time()
-            records = self.records()
-            self.heed(records)
-            self.look(records)
-            self.left_since = (self.left_since or now) if is_left_alone(records) else 0.0
-            waits = ((self.bad_since, BEREAVED_S), (self.left_since, LEFT_S))
-            if self.is_paused() or any(since and now - since > patience for since, patience in waits):
-                touch(os.path.join(self.local, "stop"))
-            if now - self.written > (EARLY_WRITE_S if now - self.began < EARLY_S else WRITE_S):
-                self.write(records)
+        try:
+            if self.holds():
+                self.lead()
+        except OSError:  # no room is left, which may pass
+            return self.has_gone()
         return os.path.exists(os.path.join(self.local, "stop"))
+
+    def has_gone(self) -> bool:
+        """Whether there is nobody to tell anything: a rank that was told to stop has cleared away, or something has."""
+        return not (os.path.isdir(self.local) and os.path.isdir(self.shared))
+
+    def lead(self) -> None:
+        """Say that the ranks here should stop waiting if they should, and write where that is due. Raises OSError."""
+        now = time.time()
+        records = self.records()
+        self.heed(records)
+        self.look(records)
+        self.left_since = (self.left_since or now) if is_left_alone(records) else 0.0
+        waits = ((self.bad_since, BEREAVED_S), (self.left_since, LEFT_S))
+        if self.is_paused() or any(since and now - since > patience for since, patience in waits):
+            touch(os.path.join(self.local, "stop"))
+        if now - self.written > (EARLY_WRITE_S if now - self.began < EARLY_S else WRITE_S):
+            self.write(records)
 
     def heed(self, records: List[Dict[str, Any]]) -> None:
         """Tell the other nodes of a rank that ended badly, and note since when one is known of."""
@@ -158,14 +171,22 @@ class NodeView:
             self.bad_since = time.time()
 
     def look(self, records: List[Dict[str, Any]]) -> None:
-        """Count, once a second, how often in a row the watchdog of a rank was found stopped."""
+        """Count, once a second, how often in a row the watchdog of a rank was found stopped, or had gone.
+
+        Only one that was seen before has gone: those of another namespace of processes are never seen.
+        """
         if time.time() - self.looked > LOOK_S:
             self.looked = time.time()
             waiting = [record["pid"] for record in records if "ended" not in record]
-            self.paused = {pid: self.paused.get(pid, 0) + 1 for pid in waiting if state(pid)["state"] == "T"}
+            states = {pid: state(pid)["state"] for pid in waiting}
+            self.seen.update(pid for pid in waiting if command_line(pid) == command_line(os.getpid()))
+            bad = [pid for pid in waiting if states[pid] == "T" or (pid in self.seen and states[pid] in (None, "Z"))]
+            self.paused = {pid: self.paused.get(pid, 0) + 1 for pid in bad}
+            if self.is_paused():
+                touch(os.path.join(self.shared, ALARM))
 
     def is_paused(self) -> bool:
-        """Whether a rank here was stopped, and does not go on."""
+        """Whether a rank here was stopped and does not go on, or has gone without a word."""
         return any(looks >= PAUSED for looks in self.paused.values())
 
     def has_come(self, record: Dict[str, Any]) -> bool:
@@ -179,7 +200,17 @@ class NodeView:
         return [record for record in contents if record]
 
     def finish(self, quick: bool) -> None:
-        """Wait for this node's other ranks if this process writes for it, then write; `quick`: with hardly a wait."""
+        """Wait for this node's other ranks if this process writes for it, then write; `quick`: with hardly a wait.
+
+        Raises OSError where it cannot, unless there is nobody any more to write for.
+        """
+        try:
+            self.conclude(quick)
+        except OSError:
+            if not self.has_gone():
+                raise
+
+    def conclude(self, quick: bool) -> None:
         if not self.holds():
             return
         deadline = time.time() + (QUICK_S if quick else LAST_S)
@@ -214,13 +245,14 @@ class NodeView:
             "ranks": ranks,
         }
         path = os.path.join(self.shared, file_name())
-        with open(path + ".partial", "w") as stream:
+        partial = "%s.%d.partial" % (path, os.getpid())
+        with open(partial, "w") as stream:
             json.dump(content, stream)
-        os.replace(path + ".partial", path)
+        os.replace(partial, path)
 
 
 def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
-    """Write for this node what its ranks left, if none of them lives to do so; raises OSError.
+    """Write for this node what its ranks left, once none of them lives to do so, or not if one stays; raises OSError.
 
     `temporary` is the ranks' TMPDIR; without one, or where that is full, they have left it in /tmp. What another user
     has made under the name of their folder is left alone, as the ranks have done.
@@ -233,11 +265,44 @@ def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
         except OSError:
             continue
         node = NodeView(session, shared, 0, local=local)
-        if node.holds():
+        if comes_to_hold(node):
             records = node.records()
             if records:
                 node.write(records)
             shutil.rmtree(local, ignore_errors=True)
+
+
+def comes_to_hold(node: NodeView) -> bool:
+    """Whether this process writes for a node as soon as none of its ranks does, and none has cleared away."""
+    deadline = time.time() + ORPHANED_S
+    try:
+        while not node.holds() and time.time() < deadline:
+            time.sleep(0.02)
+    except FileNotFoundError:
+        return False
+    return node.lock is not None
+
+
+def tell_end(node: NodeView, rank: int, begin: Dict[str, Any], ended: Dict[str, Any], quick: bool) -> None:
+    """State how a rank ended whose watchdog has not said so; write for the node if nobody else does. Raises OSError.
+
+    `begin` are the facts of its record if it has none.
+    """
+    names = [name for name in os.listdir(node.local) if name.endswith(".jsonl") and name.split("-")[1] == str(rank)]
+    path = os.path.join(node.local, (names or ["%s-%d-%d.jsonl" % (begin["framework"], rank, begin["pid"])])[0])
+    facts = read(path) if names else None
+    if facts and "ended" in facts:
+        return
+    if names:
+        with open(path, "rb+") as stream:
+            stream.truncate(stream.read().rfind(b"\n") + 1)  # a line that was cut
+    record = Record(path)
+    if not facts:
+        record.line(begin=begin)
+    record.line(ended=ended)
+    node.finish(quick)
+    if node.lock is not None:
+        os.close(node.lock)
 
 
 def common(records: List[Dict[str, Any]]) -> Dict[str, Any]:

@@ -17,6 +17,15 @@ def state(pid: int) -> Dict[str, Optional[str]]:
     return facts
 
 
+def command_line(pid: int) -> Optional[bytes]:
+    """The words that a process was started with; None where it is not seen, or has ended."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            return stream.read() or None
+    except OSError:
+        return None
+
+
 def memory_kills() -> int:
     """How many processes of this control group the kernel has killed for lack of memory; 0 where that is not told."""
     try:

@@ -22,6 +22,7 @@ STACK_S = 0.7
 HURRY_S = 0.2
 SAID = 4000
 PAUSED = 5  # looks, one each TICK_S: a job that was suspended as a whole goes on as a whole
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 ABORTING = "abort_delay is < 0"
 
 
@@ -151,12 +152,12 @@ def watch(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -
     `limits` holds seconds by step, "*" for any other. `stopped` is called about once a second and says whether
     another rank has ended so that there is nothing left to wait for.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, on_signal)
     try:
         return follow(child, limits, stopped)
     except StoppedError as error:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         child.end(HURRY_S)
         return {"how": "terminated", "signal": str(error)}

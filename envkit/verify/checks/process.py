@@ -16,6 +16,7 @@ from msgspec.structs import fields, replace
 from envkit.diagnose import Certainty, first_cause
 from envkit.knowledge.known import catalogue, known
 from envkit.system.stopped import Stopped
+from envkit.verify import presence
 from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result
 from envkit.verify.settings import commands
@@ -114,10 +115,17 @@ def rank_died(ranks: Ranks) -> list[Result]:
     dead = [
         facts for facts in ranks.facts if not facts.finished and not is_hung(facts) and not is_stopped(facts, ranks)
     ]
+    if ranks.expected.told:  # what has not ended is at work yet, as far as is known
+        dead = [facts for facts in dead if facts.ended] or dead
+    if killed := absentees(ranks, presence.GONE):
+        labels = ", ".join(facts.label for facts in killed[:4])
+        return [ranks.outcome("rank-died", "envkit", ranks=labels, phase=killed[0].phase)]
     if not dead:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
     first = min(dead, key=is_consequence)
     values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
+    if ranks.expected.told and first.ended is None:
+        return [ranks.outcome("rank-died", "terminated", **values, signal=ranks.expected.told)]
     values |= {"said": last_said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:
         seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
@@ -138,6 +146,12 @@ def rank_died(ranks: Ranks) -> list[Result]:
     case = "outside" if case == "terminated" and healthy else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
+
+
+def absentees(ranks: Ranks, why: str) -> list[RankFacts]:
+    """The ranks whose own envkit did not come to its end for that reason."""
+    numbers = {absent.rank for absent in ranks.expected.absent if absent.why == why}
+    return [facts for facts in ranks.facts if facts.launcher_rank in numbers]
 
 
 def may_be_early_message(dead: RankFacts, ranks: Ranks) -> bool:
@@ -178,6 +192,11 @@ def rank_hung(ranks: Ranks) -> list[Result]:
         values: dict[str, object] = {"ranks": labels, "phase": stopped[0].phase, "host": stopped[0].host}
         pids = " ".join(str(pid) for pid in stopped_pids(stopped[:4], ranks))
         return [ranks.outcome("rank-hung", "stopped", pids=pids, **values)]
+    for why in (presence.STOPPED, presence.LATE):
+        if not hung and (late := [facts for facts in absentees(ranks, why) if facts.finished]):
+            labels = ", ".join(facts.label for facts in late[:4])
+            pids = " ".join(str(absent.pid) for absent in ranks.expected.absent if absent.why == why)
+            return [ranks.outcome("rank-hung", f"envkit-{why}", ranks=labels, pids=pids, host=late[0].host)]
     if not hung:
         return [ranks.outcome("rank-hung", "pass")] if ranks.facts else []
     if (raised := raising_rank(ranks.facts, hung)) is not None:
