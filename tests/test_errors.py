@@ -1,13 +1,13 @@
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
 from envkit import errors
 from envkit.errors import EnvkitError, Interrupted
 
-PACKAGE = Path(errors.__file__).parent
+from .test_imports import FILES, nodes
+
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, EnvkitError)]
 DOCUMENTED = {int(code) for code in re.findall(r"^(\d+) ", errors.__doc__ or "", re.MULTILINE)}
 NOT_ERRORS = {0, 1, 9, 141}
@@ -16,8 +16,8 @@ NOT_ERRORS = {0, 1, 9, 141}
 def made() -> set[str]:
     """Every name that is called, or that names what is called later, anywhere in the package."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module in FILES:
+        for node in nodes(module):
             called = [node.func] if isinstance(node, ast.Call) else []
             called += [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
             found |= {name.id for name in called if isinstance(name, ast.Name)}
@@ -29,6 +29,7 @@ def test_documented_exit_codes_are_those_of_the_classes() -> None:
     assert codes | NOT_ERRORS == DOCUMENTED
 
 
+@pytest.mark.xdist_group("imports")
 def test_every_class_is_raised_somewhere() -> None:
     raised = made()
     assert [kind.__name__ for kind in CLASSES if kind.__name__ not in raised and not kind.__subclasses__()] == []

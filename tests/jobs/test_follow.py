@@ -181,7 +181,7 @@ def test_a_slurm_that_does_not_say(says: str, fake_slurm: FakeSlurm, monkeypatch
 
 
 def test_a_controller_that_answers_again(fake_slurm: FakeSlurm, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(follow, "PATIENCE_S", 0.5)
     text = told("COMPLETED")
     (fake_slurm.folder / "text").write_text(text)
     fake_slurm.program(
