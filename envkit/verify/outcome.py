@@ -14,7 +14,7 @@ from envkit.environments.manifest import Damage
 from envkit.knowledge.known import catalogue
 from envkit.system.stopped import Stopped
 from envkit.verify.facts import RankFacts
-from envkit.verify.presence import Absent
+from envkit.verify.presence import LATE, Absent
 
 VALUE_LENGTH = 120
 PATHS = {"folder", "path", "program"}  # values that a remedy or command has as a word of a shell
@@ -193,6 +193,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     noexec: tuple[str, ...] = ()
     interposed: tuple[str, ...] = ()
     mute: tuple[UnusablePlace, ...] = ()
+
+    def is_at_work(self, rank: int | None) -> bool:
+        """Say whether a rank that has not ended goes on where this one was told to stop; of other nodes none does."""
+        return bool(self.told) and not any(one.rank == rank and one.why == LATE and not one.pid for one in self.absent)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,4 +90,4 @@ def described(local: Path, rank: int) -> Absent:
     if has_gone(local, rank):
         return Absent(rank=rank, why=GONE, pid=pid)
     is_stopped = pid and state(pid)["state"] == "T"
-    return Absent(rank=rank, why=STOPPED if is_stopped else LATE, pid=pid if is_stopped else 0)
+    return Absent(rank=rank, why=STOPPED if is_stopped else LATE, pid=pid)

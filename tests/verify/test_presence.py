@@ -36,7 +36,7 @@ def test_why_a_rank_has_not_come_to_its_end(number: signal.Signals, tmp_path: Pa
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout and other.stdout.readline() == "held\n"
         presence.arrive(tmp_path, 0)
-        assert presence.absent(tmp_path, tmp_path, {0, 1}) == (Absent(rank=1, why=LATE),)
+        assert presence.absent(tmp_path, tmp_path, {0, 1}) == (Absent(rank=1, why=LATE, pid=other.pid),)
         other.send_signal(number)
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
         [absent] = presence.absent(tmp_path, tmp_path, {0, 1})

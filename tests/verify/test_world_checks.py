@@ -542,5 +542,9 @@ def test_of_ranks_that_are_at_work_when_another_is_told_to_stop_none_has_vanishe
     told = (replace(GOOD[0], ended=Ended(how="terminated", signal="SIGTERM")), *each(ended=None)[1:])
     assert found(told, "rank-died", told="SIGTERM").case == "terminated"
     assert found(told, "rank-died").case == "killed"
+    of_another_node = found(told, "rank-died", told="SIGTERM", absent=(Absent(rank=1, why=LATE),))
+    assert of_another_node.case == "killed" and GOOD[1].label in of_another_node.message
+    of_this = tuple(Absent(rank=rank, why=LATE, pid=71) for rank in range(1, len(GOOD)))
+    assert found(told, "rank-died", told="SIGTERM", absent=of_this).case == "terminated"
     result = found(each(ended=None), "rank-died", told="SIGINT")
     assert (result.case, result.status) == ("terminated", Status.FAIL) and "by SIGINT" in result.message

@@ -115,8 +115,7 @@ def rank_died(ranks: Ranks) -> list[Result]:
     dead = [
         facts for facts in ranks.facts if not facts.finished and not is_hung(facts) and not is_stopped(facts, ranks)
     ]
-    if ranks.expected.told:  # what has not ended is at work yet, as far as is known
-        dead = [facts for facts in dead if facts.ended] or dead
+    dead = [facts for facts in dead if facts.ended or not ranks.expected.is_at_work(facts.launcher_rank)] or dead
     if killed := absentees(ranks, presence.GONE):
         labels = ", ".join(facts.label for facts in killed[:4])
         return [ranks.outcome("rank-died", "envkit", ranks=labels, phase=killed[0].phase)]
@@ -124,7 +123,7 @@ def rank_died(ranks: Ranks) -> list[Result]:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
     first = min(dead, key=is_consequence)
     values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
-    if ranks.expected.told and first.ended is None:
+    if first.ended is None and ranks.expected.is_at_work(first.launcher_rank):
         return [ranks.outcome("rank-died", "terminated", **values, signal=ranks.expected.told)]
     values |= {"said": last_said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:

@@ -259,8 +259,8 @@ def make_report(
         launcher_said=said[-SAID_CHARACTERS:],
         seconds=seconds,
         frameworks=tuple(framework_row(name, in_order, expected) for name in expected.frameworks),
-        hosts=tuple(host_row(host, expected.told) for hosts in groups for host in hosts),
-        ranks=tuple(rank_row(record, expected.told) for record in in_order),
+        hosts=tuple(host_row(host, expected) for hosts in groups for host in hosts),
+        ranks=tuple(rank_row(record, expected) for record in in_order),
         cause=cause,
         more=f"envkit verify --explain {told.id}" if told else "",
         results=tuple(results),
@@ -356,7 +356,7 @@ def framework_row(name: str, facts: Sequence[RankFacts], expected: Expected) -> 
     )
 
 
-def host_row(group: Sequence[RankFacts], told: str) -> HostRow:
+def host_row(group: Sequence[RankFacts], expected: Expected) -> HostRow:
     """Return the row of a host, from the records of its ranks."""
     used = {(f.device.uuid or f"{f.device.index} {f.pid}", f.device.name) for f in group if f.device}
     devices = Counter(name or "GPU" for _, name in used)
@@ -368,7 +368,7 @@ def host_row(group: Sequence[RankFacts], told: str) -> HostRow:
         ranks=tuple(facts.rank for facts in group if facts.rank is not None),
         devices={**devices, **({"CPU": on_cpu} if on_cpu else {})},
         gpus=max(map(gpus_present, group)),
-        ended=dict(Counter(how_ended(facts, told) for facts in group)),
+        ended=dict(Counter(how_ended(facts, expected) for facts in group)),
     )
 
 
@@ -384,7 +384,7 @@ def gpus_present(facts: RankFacts) -> int:
     return max(present, facts.gpus.count if facts.gpus else 0)
 
 
-def rank_row(facts: RankFacts, told: str) -> RankRow:
+def rank_row(facts: RankFacts, expected: Expected) -> RankRow:
     """Return the row of a rank."""
     local = facts.world.local_rank if facts.world else None
     device = f"GPU {facts.device.index} {facts.device.name}" if facts.device else "CPU"
@@ -397,16 +397,16 @@ def rank_row(facts: RankFacts, told: str) -> RankRow:
         size=facts.size,
         device=device.strip(),
         phase=facts.phase,
-        ended=how_ended(facts, told),
+        ended=how_ended(facts, expected),
     )
 
 
-def how_ended(facts: RankFacts, told: str) -> str:
+def how_ended(facts: RankFacts, expected: Expected) -> str:
     """Return how a rank ended: done, or how and in which phase; it may be at work where another was told to stop."""
     if facts.finished:
         return "done"
     if facts.ended is None:
-        how = "at work" if told else "vanished"
+        how = "at work" if expected.is_at_work(facts.launcher_rank) else "vanished"
     elif facts.ended.how == "exit":
         how = f"status {facts.ended.status}"
     else:
