@@ -210,6 +210,7 @@ def test_what_compiles_ends_with_the_push_that_started_it(tmp_path: Path) -> Non
     until(lambda: not Path(f"/proc/{said[0].read_text().strip()}").exists(), "it to end", 10)
 
 
+@pytest.mark.integration
 def test_each_step_of_packing_is_told(installed: Installed, tmp_path: Path) -> None:
     told = list[str]()
     with (tmp_path / "packed").open("w+b") as stream:

@@ -234,6 +234,7 @@ runpy.run_module("envkit", run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "envkit: stopped by Ctrl-C.\n")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", ["list", "list --json", "--help"])
 def test_a_closed_pipe_ends_quietly(words: str) -> None:
     command = f"{sys.executable} -m envkit {words} | true; exit ${{PIPESTATUS[0]}}"
@@ -242,6 +243,7 @@ def test_a_closed_pipe_ends_quietly(words: str) -> None:
     assert done.returncode == 141
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", ["list", "list --json", "--help"])
 def test_output_on_a_full_disk_is_an_error(words: str) -> None:
     command = f"{sys.executable} -m envkit {words} > /dev/full"

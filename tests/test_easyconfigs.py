@@ -74,6 +74,7 @@ def wheel_fits(name: str, python: str, arch: str) -> bool:
     return python_fits and (platforms == "any" or platforms.endswith(arch))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.relative_to(EASYCONFIGS)))
 def test_every_source_is_pinned_for_its_host(recipe: Path) -> None:
     for python, arch in HOSTS:

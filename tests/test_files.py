@@ -144,6 +144,7 @@ def bash(script: str, *words: Path) -> str:
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_standard_output_is_written_to_in_its_place(path: str, tmp_path: Path) -> None:
     own, got = tmp_path / "own", tmp_path / "got"

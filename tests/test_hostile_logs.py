@@ -227,6 +227,7 @@ def make(kind: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "kind",
     ["pipe", "socket", "loop", "long name", "below a file", "folder with a broken link", "/dev/zero", "/dev/null",

@@ -22,6 +22,7 @@ COMMANDS = {
 OLD = b"old\n"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whole_or_not_at_all(
     command: str,
