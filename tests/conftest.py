@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def has_room_in_memory() -> bool:
-    """Say whether the small files of unit tests, some of them programs, can lie in memory: it saves a tenth of time."""
+    """Say whether the small files of unit tests, some of them programs, can lie in memory, which takes less time."""
     try:
         at = os.statvfs(MEMORY)
     except OSError:

@@ -1250,7 +1250,8 @@ class TestPlanted:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        with pytest.raises(NotWritable, match=rf"could not be tidied up|its {name} is a folder"):
+        said = "its index.json is a folder" if name == "index.json" else "could not be tidied up"
+        with pytest.raises(NotWritable, match=said):
             contents.prune(entry.place, 0, dry_run=False)
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])

@@ -502,13 +502,14 @@ class TestRefused:
             packed(installed.tree, installed.wheels, tmp_path / "packed")
         assert "no UTF-8" in told.value.why
 
+    @pytest.mark.integration
     @pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
     def test_any_damage_of_a_wheel_that_a_recipe_pins_so(self, kind: int, tmp_path: Path) -> None:
         path, dice = tmp_path / "odd.whl", random.Random(kind)
         with zipfile.ZipFile(path, "w", kind) as archive:
             archive.writestr("odd.txt", bytes(range(256)) * 20)
         content = path.read_bytes()
-        for number in range(70):
+        for number in range(200):
             data = bytearray(content)
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
             path.write_bytes(data)

@@ -593,7 +593,10 @@ class TestCommand:
         log.write_bytes(pack(self.LOG.encode()))
         assert run(["diagnose", str(log)]) == 0
         assert capsys.readouterr().out.startswith("python-headers ")
-        with log.open() as stream:
+        reader, writer = os.pipe()
+        os.write(writer, log.read_bytes())
+        os.close(writer)
+        with os.fdopen(reader) as stream:
             monkeypatch.setattr(sys, "stdin", stream)
             assert run(["diagnose", "-"]) == 0
         assert capsys.readouterr().out.startswith("python-headers ")

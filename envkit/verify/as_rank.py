@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.diagnose import judge as diagnose
-from envkit.errors import EnvkitError, Interrupted, ModuleNotLoaded, NotWritable
+from envkit.errors import EnvkitError, HostProblem, Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import (
     ALARM,
     PAUSED,
@@ -331,7 +331,7 @@ def is_reporter(own: Attendance) -> bool:
 
 
 def require_folder(own: Attendance) -> None:
-    """Refuse to go on where the folder in which the ranks met has gone before a verdict. Raises NotWritable."""
+    """Refuse to go on where the folder in which the ranks met has gone before a verdict. Raises HostProblem."""
     if not own.meeting.shared.is_dir() and not (own.local / OVER).exists():
         raise session.has_gone(own.meeting)
 
@@ -448,7 +448,7 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
         if not own.meeting.shared.is_dir():
             if own.started.local_size != own.size:  # else rank 0 says it
                 require_folder(own)
-            return 1 if (own.local / OVER).exists() else NotWritable.exit_code
+            return 1 if (own.local / OVER).exists() else HostProblem.exit_code
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
     return take_over(own, show)

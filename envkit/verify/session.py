@@ -104,11 +104,11 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
     )
 
 
-def has_gone(meeting: Session) -> NotWritable:
+def has_gone(meeting: Session) -> HostProblem:
     """Return what is to be said where the folder has gone in which the ranks leave what they find."""
     place = meeting.shared.parent
     lost = meeting.shared if place.is_dir() else place
-    return NotWritable(
+    return HostProblem(
         what=f"No verdict is known here: {lost}, where the ranks leave what they find, has gone.",
         why="Something has removed it while they ran: a script that clears away folders for temporary files, a job "
         "that has ended, or another rank that took this one for gone.",

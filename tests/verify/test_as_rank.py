@@ -157,7 +157,7 @@ def test_where_the_envkit_of_rank_0_is_stopped_another_rank_names_it(start: Star
     assert status == 1 and f"state T of process {ranks[0].pid} " in " ".join(output.split()), output + said
     ranks[0].send_signal(signal.SIGCONT)
     statuses, outputs, [said] = outcome(ranks[:1])
-    assert (statuses, outputs) == ([7], [""]) and said.startswith("envkit: No verdict is known here: "), "one report"
+    assert (statuses, outputs) == ([3], [""]) and said.startswith("envkit: No verdict is known here: "), "one report"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
@@ -228,7 +228,7 @@ def test_where_the_folder_for_temporary_files_is_removed_meanwhile_that_is_said_
     wait_for_phase(tmp_path, "collectives_cpu")
     shutil.rmtree(tmp_path / "node0")
     statuses, outputs, errors = outcome(ranks)
-    assert (statuses, outputs, errors[1]) == ([7, 7], ["", ""], "")
+    assert (statuses, outputs, errors[1]) == ([3, 3], ["", ""], "")
     assert f"No verdict is known here: {tmp_path}/node0, where the ranks leave what they find, has gone." in errors[0]
     assert "What to do: " in errors[0] and "Traceback" not in errors[0]
 

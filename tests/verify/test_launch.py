@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from envkit.errors import NotWritable
+from envkit.errors import HostProblem
 from envkit.system import stopped
 from envkit.verify import launch
 from envkit.verify.facts import VERSION
@@ -41,7 +41,7 @@ def test_a_folder_that_goes_while_ranks_run_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr("envkit.verify.session.of_starter", lambda *_: meeting)
     monkeypatch.setattr(launch, "start", start)
     options: Any = SimpleNamespace(mpi_model=None, shared=None)
-    with pytest.raises(NotWritable, match=f"^No verdict is known here: {tmp_path}/t, "):
+    with pytest.raises(HostProblem, match=f"^No verdict is known here: {tmp_path}/t, "):
         launch.one_run(cast("Any", parts), cast("Any", SimpleNamespace(ranks=2)), options, {}, lambda _: None)
 
 

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Any, Mapping, Optional
 
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PIDFD_OPEN, PIDFD_GETFD = 434, 438
 SERVER = re.compile(r"tcp[46]?://.*:(\d+)$")
 LONGEST_S = 60.0
@@ -46,7 +47,7 @@ class CopiedDescriptor:
 
 def let_go_of_all_but(kept: int) -> None:
     """Close every other descriptor, and take no notice of the signals that end a job."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     for name in os.listdir("/proc/self/fd"):
         try:

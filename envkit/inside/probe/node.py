@@ -179,7 +179,8 @@ class NodeView:
             self.looked = time.time()
             waiting = [record["pid"] for record in records if "ended" not in record]
             states = {pid: state(pid)["state"] for pid in waiting}
-            self.seen.update(pid for pid in waiting if command_line(pid) == command_line(os.getpid()))
+            own = command_line(os.getpid())
+            self.seen.update(pid for pid in waiting if pid not in self.seen and command_line(pid) == own)
             bad = [pid for pid in waiting if states[pid] == "T" or (pid in self.seen and states[pid] in (None, "Z"))]
             self.paused = {pid: self.paused.get(pid, 0) + 1 for pid in bad}
             if self.is_paused():

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from .connection import CopiedDescriptor
+from .connection import STOPPING, CopiedDescriptor
 from .process import memory_kills, state
 from .record import Record
 
@@ -22,7 +22,6 @@ STACK_S = 0.7
 HURRY_S = 0.2
 SAID = 4000
 PAUSED = 5  # looks, one each TICK_S: a job that was suspended as a whole goes on as a whole
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 ABORTING = "abort_delay is < 0"
 
 
