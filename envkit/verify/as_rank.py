@@ -483,7 +483,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     if not any(facts.launcher_rank == 0 for facts in records.facts):
         with suppress(OSError):
             shutil.rmtree(own.local, ignore_errors=True)
-            for name in (file_name(), f"outside-{own.started.rank}"):
+            for name in (file_name(), presence.file_name(), f"outside-{own.started.rank}"):
                 (own.meeting.shared / name).unlink(missing_ok=True)
         with suppress(OSError):
             if [path.name for path in own.meeting.shared.iterdir()] == [ALARM]:  # no other rank is there to hear it

@@ -19,7 +19,7 @@ import pytest
 
 from envkit.inside.probe.node import local_folder, started_here
 from envkit.inside.probe.started import Started
-from envkit.verify import as_rank
+from envkit.verify import as_rank, presence
 
 from .conftest import make_site
 
@@ -347,6 +347,7 @@ def test_a_rank_that_sees_no_other_leaves_nothing(
     shared.mkdir(mode=0o700)
     for name in ("stop", "outside-1", *others):
         (shared / name).touch()
+    presence.arrive(shared, 1)
     started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 4, "job")
     parts = {"meeting": SimpleNamespace(shared=shared, name="x"), "local": tmp_path / "tmp" / "local", "unseen": ()}
     own = cast("as_rank.Attendance", SimpleNamespace(started=started, began=0.0, **parts))
