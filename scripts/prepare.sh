@@ -166,14 +166,18 @@ why=$(broken)
 if [ -n "$why" ] || [ ! -e .venv ]; then
     told "Making .venv${why:+ anew: $why}" "$(find_python)" -m venv --clear .venv || exit 3
 fi
-pip=(.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off)
-told "Installing into .venv what builds (pip)" "${pip[@]}" --require-hashes -r requirements/build.txt || exit 4
-told "Installing into .venv what envkit needs (pip)" "${pip[@]}" --require-hashes --no-build-isolation \
-    -r "requirements/${extra:-run}.txt" || exit 4
-made_of=$(<pyproject.toml)
-if [ "$made_of" != "$(cat .venv/made-of 2>/dev/null || true)" ] || ! .venv/bin/envkit --version >/dev/null 2>&1; then
+made_of() { # what .venv was made from, and what it has
+    cat requirements/build.txt "requirements/${extra:-run}.txt" pyproject.toml
+    printf '%s\n' .venv/lib/python3.*/site-packages/*.dist-info
+}
+
+if [ "$(made_of)" != "$(cat .venv/made-of 2>/dev/null || true)" ] || ! .venv/bin/envkit --version >/dev/null 2>&1; then
+    pip=(.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off)
+    told "Installing into .venv what builds (pip)" "${pip[@]}" --require-hashes -r requirements/build.txt || exit 4
+    told "Installing into .venv what envkit needs (pip)" "${pip[@]}" --require-hashes --no-build-isolation \
+        -r "requirements/${extra:-run}.txt" || exit 4
     told "Installing envkit into .venv (pip)" "${pip[@]}" --no-deps --no-build-isolation --editable . || exit 4
-    echo "$made_of" >.venv/made-of
+    made_of >.venv/made-of
 fi
 if [ "$extra" = test ] && ! command -v apptainer >/dev/null && [ ! -x .venv/bin/apptainer ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
