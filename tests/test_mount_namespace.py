@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from envkit.system import mount_namespace
 from envkit.system.resources import data
 
 from .conftest import Fake
+from .integration.site import until
 
 NAMESPACE = [sys.executable, "-I", "-S", str(data("system/mount_namespace.py"))]
 TARGET = "/cvmfs/software.eessi.io"
+ENDS_S = 10.0  # for a keeper, which looks again after 1, 1.5 and 2.25 s if it has seen somebody
 
 
 def inside(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -26,6 +30,28 @@ def inside(*words: str, folder: Path | None = None) -> subprocess.CompletedProce
 def _possible() -> None:
     if inside("try").returncode:
         pytest.skip("no user namespace can be made here")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_process(tmp_path: Path) -> Iterator[None]:
+    """Fail if a process that was told of the test's folder is still there soon after the test, and end it."""
+    yield
+    try:
+        until(lambda: not processes_of(tmp_path), "the processes of the test to end", ENDS_S)
+    finally:
+        for process in processes_of(tmp_path):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes that have a file of this folder among their words."""
+    found = list[int]()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{folder}/".encode() in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return found
 
 
 @pytest.fixture
@@ -119,21 +145,80 @@ def test_a_mount_with_a_name_that_is_no_text(tmp_path: Path, shown: Path, fake: 
 
 
 @pytest.fixture
-def sharing(tmp_path: Path, shown: Path, fake: Fake) -> list[str]:
-    """The words by which one shares the mount of a client, which notes each start."""
-    (tmp_path / "shared").mkdir()
-    client = fake("client", f'echo start >>{tmp_path}/starts; mount --bind {shown} "$1" && exec sleep 1000')
+def sharing(tmp_path: Path, fake: Fake) -> list[str]:
+    """The words by which one shares the mount of a client, which notes each start and waits while there is a file.
+
+    It mounts a new file system: only those who share it see its device, as with FUSE.
+    """
+    for name in ("shared", "made"):
+        (tmp_path / name).mkdir()
+    made = tmp_path / "made"
+    waits = f"echo start >>{tmp_path}/starts; while [ -e {tmp_path}/wait ]; do sleep 0.05; done"
+    mounts = f'mount -t tmpfs none {made} && echo seen >{made}/file && mount --bind {made} "$1"'
+    client = fake("client", f"{waits}\n{mounts} && exec tail -f {made}/file")
     return ["shared", str(tmp_path / "shared"), "mount", str(tmp_path / "log"), TARGET, str(client), TARGET, "--"]
 
 
+def entering(sharing: list[str]) -> subprocess.Popen[str]:
+    """Begin to share a mount; once there, show its file and stay until the input ends."""
+    argv = [*NAMESPACE, *sharing, "sh", "-c", f"cat {TARGET}/file; exec cat"]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def shows(running: subprocess.Popen[str]) -> str:
+    """Wait for what one shows that shares a mount."""
+    assert running.stdout is not None
+    return running.stdout.readline()
+
+
 def test_who_comes_while_another_is_there_shares_its_mount(sharing: list[str], tmp_path: Path) -> None:
-    with subprocess.Popen([*NAMESPACE, *sharing, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+    with entering(sharing) as first:
+        assert shows(first) == "seen\n"
         for _ in range(2):
             done = inside(*sharing, "cat", f"{TARGET}/file")
             assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
-        first.communicate(b"", timeout=60)
+        first.communicate("", timeout=60)
     assert first.returncode == 0
     assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_two_that_come_at_once_share_a_mount(sharing: list[str], tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    with entering(sharing) as first, entering(sharing) as second:
+        until((tmp_path / "starts").exists, "the client", 60)
+        (tmp_path / "wait").unlink()
+        for running in (first, second):
+            assert running.communicate("", timeout=60)[0] == "seen\n"
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_a_mount_stays_until_the_last_user_is_killed(sharing: list[str], tmp_path: Path) -> None:
+    with entering(sharing) as first, entering(sharing) as second:
+        assert (shows(first), shows(second)) == ("seen\n", "seen\n")
+        first.kill()
+        first.wait(timeout=60)
+        done = inside(*sharing, "cat", f"{TARGET}/file")
+        assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+        second.kill()
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_a_keeper_ends_whose_starter_was_killed_before_the_mount_was_there(sharing: list[str], tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    with entering(sharing) as running:
+        until((tmp_path / "starts").exists, "the client", 60)
+        running.kill()
+    assert mount_namespace.is_held(tmp_path / "shared")
+    (tmp_path / "wait").unlink()
+
+
+def test_a_keeper_that_is_killed_leaves_no_client(sharing: list[str], tmp_path: Path) -> None:
+    with entering(sharing) as running:
+        assert shows(running) == "seen\n"
+        keeper, _ = (tmp_path / "shared" / "holder").read_text().split()
+        os.kill(int(keeper), signal.SIGKILL)
+        running.communicate("", timeout=60)
+    assert running.returncode == 0
 
 
 def test_a_client_that_fails_is_told_to_who_has_started_it(sharing: list[str], tmp_path: Path, fake: Fake) -> None:
