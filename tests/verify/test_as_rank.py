@@ -145,7 +145,7 @@ def test_a_rank_whose_envkit_is_stopped_fails_and_is_named(start: Start, tmp_pat
     ranks[1].send_signal(signal.SIGSTOP)
     [status], [output], [said] = outcome(ranks[:1])
     assert status == 1, said
-    assert f"state T of process {ranks[1].pid} " in " ".join(output.split()), output + said
+    assert f"pid {ranks[1].pid}) was stopped and did not go on (state T)" in " ".join(output.split()), output + said
     assert not list((tmp_path / "node0").iterdir())
 
 
@@ -154,7 +154,7 @@ def test_where_the_envkit_of_rank_0_is_stopped_another_rank_names_it(start: Star
     probe_of(ranks[0])
     ranks[0].send_signal(signal.SIGSTOP)
     [status], [output], [said] = outcome(ranks[1:])
-    assert status == 1 and f"state T of process {ranks[0].pid} " in " ".join(output.split()), output + said
+    assert status == 1 and f"pid {ranks[0].pid}) was stopped" in " ".join(output.split()), output + said
     ranks[0].send_signal(signal.SIGCONT)
     statuses, outputs, [said] = outcome(ranks[:1])
     assert (statuses, outputs) == ([3], [""]) and said.startswith("envkit: No verdict is known here: "), "one report"

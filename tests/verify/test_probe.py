@@ -289,11 +289,13 @@ def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
 def test_a_measuring_process_that_is_stopped_is_given_up_long_before_its_limit(tmp_path: Path) -> None:
     process = start_probe(tmp_path, 0, 1, faults="hang-allreduce", limits=("*=600",))
     wait_for_phase(tmp_path, "collectives_cpu")
-    os.kill(children(process.pid)[0], signal.SIGSTOP)
+    [measuring] = children(process.pid)
+    os.kill(measuring, signal.SIGSTOP)
     process.communicate(timeout=60)
     (facts,) = load(tmp_path / "facts")
     assert facts.ended and (facts.ended.how, facts.ended.state) == ("timeout", "T")
-    assert check([facts], Expected(size=1, frameworks=("torch",)))[0].case == "stopped"
+    first = check([facts], Expected(size=1, frameworks=("torch",)))[0]
+    assert first.case == "stopped" and f"pid {measuring}) was stopped" in first.message
 
 
 def test_a_stopped_watchdog_is_told_by_another(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_a_stopped_watchdog_is_told_by_another(tmp_path: Path) -> None:
     second.communicate(timeout=60)
     assert [one.state for one in facts] == [None, "T"]
     [root, *_] = check(facts, Expected(size=2, frameworks=("torch",)))
-    assert root.case == "stopped" and f"state T of process {second.pid} " in root.message
+    assert root.case == "stopped" and f"pid {second.pid}) was stopped" in root.message
 
 
 def test_a_step_may_have_a_limit_of_its_own(tmp_path: Path) -> None:
