@@ -542,11 +542,14 @@ def test_where_a_rank_was_killed_what_its_launcher_told_the_others_is_no_cause()
 
 def test_of_ranks_that_are_at_work_when_another_is_told_to_stop_none_has_vanished() -> None:
     told = (replace(GOOD[0], ended=Ended(how="terminated", signal="SIGTERM")), *each(ended=None)[1:])
-    assert found(told, "rank-died", told="SIGTERM").case == "terminated"
+    alone = found(told, "rank-died", told="SIGTERM")
+    assert alone.case == "alone" and f"rank 0 on {GOOD[0].host} was told to stop by SIGTERM" in alone.message
+    several = (replace(GOOD[1], ended=Ended(how="terminated", signal="SIGTERM")), told[0], *told[2:])
+    assert found(several, "rank-died", told="SIGTERM").case == "terminated"
     assert found(told, "rank-died").case == "killed"
     of_another_node = found(told, "rank-died", told="SIGTERM", absent=(Absent(rank=1, why=LATE),))
     assert of_another_node.case == "killed" and GOOD[1].label in of_another_node.message
     of_this = tuple(Absent(rank=rank, why=LATE, pid=71) for rank in range(1, len(GOOD)))
-    assert found(told, "rank-died", told="SIGTERM", absent=of_this).case == "terminated"
+    assert found(told, "rank-died", told="SIGTERM", absent=of_this).case == "alone"
     result = found(each(ended=None), "rank-died", told="SIGINT")
     assert (result.case, result.status) == ("terminated", Status.FAIL) and "by SIGINT" in result.message

@@ -125,6 +125,7 @@ def rank_died(ranks: Ranks) -> list[Result]:
     values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
     if first.ended is None and ranks.expected.is_at_work(first.launcher_rank):
         return [ranks.outcome("rank-died", "terminated", **values, signal=ranks.expected.told)]
+    values |= {"host": first.host, "number": first.launcher_rank}
     values |= {"said": last_said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:
         seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
@@ -143,6 +144,8 @@ def rank_died(ranks: Ranks) -> list[Result]:
     case = "aborted-at-start" if case == "aborted" and program == "srun" and first.phase == "init" else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
     case = "outside" if case == "terminated" and healthy else case
+    is_alone = bool(ranks.expected.told) and len(dead) == 1 and any(facts.ended is None for facts in ranks.facts)
+    case = "alone" if case == "terminated" and is_alone else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
 
