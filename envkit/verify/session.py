@@ -16,7 +16,10 @@ from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
 from envkit.system import temporary
 
-LEAST_FILE = 4 << 20  # bytes
+LEAST = (  # bytes: limit, option of ulimit, what surely is not enough
+    ("RLIMIT_FSIZE", "f", 4 << 20, "No file may become larger than"),
+    ("RLIMIT_AS", "v", 1 << 30, "No process may have a larger address space than"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +74,19 @@ def shared_places(chosen: Path | None) -> list[Path]:
     return [user_cache_path("envkit"), *([here] if here else [])]
 
 
-def require_files() -> None:
-    """Refuse a session in which no file may become as large as what ranks write. Raises HostProblem."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILE:
-        raise HostProblem(
-            what=f"No file may become larger than {soft:,} bytes in this session (ulimit -f), too little for any rank.",
-            why="The shell that this was started in, or the job, allows no more.",
-            fix="ulimit -Sf hard" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILE else "Start a new session.",
-        )
+def require_limits() -> None:
+    """Refuse a session that allows so little that no rank can work in it, or report. Raises HostProblem."""
+    for name, option, least, what in LEAST:
+        soft, hard = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY and soft < least:
+            is_soft = hard == resource.RLIM_INFINITY or hard >= least
+            raise HostProblem(
+                what=f"{what} {soft:,} bytes in this session (ulimit -{option}, {name}), too little for any rank.",
+                why="The shell that this was started in, or the job, allows no more.",
+                fix=f"ulimit -S{option} hard"
+                if is_soft
+                else f"Start a new session, or a job that allows more. As root, here: ulimit -{option} unlimited",
+            )
 
 
 def opened(name: str, shared: str, places: list[Path]) -> Session:
@@ -87,7 +94,7 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
 
     Raises NotWritable, HostProblem.
     """
-    require_files()
+    require_limits()
     tried = []
     for place in places:
         try:
