@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import stat
 import tempfile
 from contextlib import suppress
@@ -22,6 +23,10 @@ LEAST = (  # bytes: limit, option of ulimit, what surely is not enough
 )
 
 
+ROOM_OF_RANK = 1 << 20  # bytes, for what it finds
+ROOM_OF_MPI = 9 << 20  # bytes: without them Open MPI's PMIx has not the two segments of 4 MiB that it wants, and hangs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """The name, which folders on nodes have, and the shared folder, which exists and is private to this user."""
@@ -31,13 +36,14 @@ class Session:
 
 
 def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
-    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem.
+    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem, HostProblem.
 
     Its folders have a name that nobody else can take before; but a shared one that others cannot write to, where the
     nodes may have different homes, has one that all of them know.
     """
     import hashlib
 
+    require_room(ROOM_OF_RANK)
     if not started.local_rank:
         temporary.sweep([Path(tempfile.gettempdir())])
     words = (started.title, str(started.job))
@@ -49,7 +55,8 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
-    """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
+    """A session for ranks that are still to be started. Raises NotWritable, UsageProblem, HostProblem."""
+    require_room(ROOM_OF_MPI)
     places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place(trust.trusted())]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
     name = temporary.own_name()
@@ -86,6 +93,23 @@ def require_limits() -> None:
                 fix=f"ulimit -S{option} hard"
                 if is_soft
                 else f"Start a new session, or a job that allows more. As root, here: ulimit -{option} unlimited",
+            )
+
+
+def require_room(least: int) -> None:
+    """Refuse a folder for temporary files in which so much is not free. Raises HostProblem."""
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    with suppress(OSError):
+        state = os.statvfs(folder)
+        free = state.f_frsize * (state.f_bavail if os.geteuid() else state.f_bfree)
+        if state.f_blocks and free < least:
+            raise HostProblem(
+                what=f"There is no room in {folder}, the folder for temporary files (TMPDIR): {free:,} bytes are free, "
+                f"and {least:,} are needed.",
+                why="The ranks leave there what they find, and MPI memory that they share. Without room for it they "
+                "fail, or hang.",
+                fix=f"Make room in it (see 'df -h {shlex.quote(folder)}'), or name another folder of this node: "
+                "export TMPDIR=DIR",
             )
 
 

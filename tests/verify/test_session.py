@@ -10,7 +10,9 @@ import resource
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +104,20 @@ def test_a_session_that_allows_too_little_is_refused_at_once(
         session.of_starter(several_hosts=False, chosen=None)
     assert fix in caught.value.fix
     assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(("free", "of_mpi", "of_rank"), [(0, False, False), (2048, False, True), (4096, True, True)])
+def test_a_folder_for_temporary_files_without_room_is_refused_at_once(
+    free: int, of_mpi: bool, of_rank: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI would hang in it. Of what mpirun has left free a rank needs less."""
+    state = SimpleNamespace(f_frsize=4096, f_blocks=4096, f_bfree=free, f_bavail=free)
+    monkeypatch.setattr(os, "statvfs", lambda path: state if path == str(temporary) else None)
+    refused = pytest.raises(HostProblem, match=f"There is no room in {temporary}, ")
+    with nullcontext() if of_mpi else refused:
+        session.of_starter(several_hosts=False, chosen=None)
+    with nullcontext() if of_rank else refused:
+        session.of_ranks(RANK, 2, None)
 
 
 @pytest.fixture
