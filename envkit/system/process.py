@@ -299,6 +299,7 @@ def run_as_rank(
             )
         finally:
             os.close(writer)
+        passed_on = signal.SIGTERM
         try:
             while running.poll() is None:
                 watch()
@@ -312,9 +313,12 @@ def run_as_rank(
                 tail.pass_on()
             status = 128 - running.returncode if running.returncode < 0 else running.returncode
             return status, tail.text()
+        except Interrupted as stop:
+            passed_on = signal.Signals[stop.signal_name]
+            raise
         finally:
             with suppress(subprocess.TimeoutExpired):
-                running.terminate()
+                running.send_signal(passed_on)
                 running.wait(grace_s)
             running.kill()
             running.wait()

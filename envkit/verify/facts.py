@@ -374,7 +374,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     of another rank), with its Python stack and the end of what it said.
 
     `state` is what the kernel said of one that did not go on (T: stopped, D: waits for a device), `waits` where in the
-    kernel it waited; `memory_kills` is how many processes of its control group were killed for lack of memory.
+    kernel it waited, `pid` its number; `memory_kills` is how many processes of its control group were killed for lack
+    of memory.
     """
 
     how: str
@@ -385,6 +386,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     said: str | None = None
     state: str | None = None
     waits: str | None = None
+    pid: int | None = None
     memory_kills: int = 0
 
 

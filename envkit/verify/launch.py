@@ -38,6 +38,7 @@ SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
+LIMITED_STEP_S = 20.0  # for each step of theirs that is not slow
 MODULES_TOOL = re.compile(r"/(lmod|modulecmd|modulecmd\.tcl)(\0|$)")
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that are kept
@@ -409,5 +410,8 @@ def visible(meeting: Session) -> list[Path]:
 
 def limits(limit_s: float | None) -> Sequence[str]:
     """The probe's arguments that say how long each step may take; one limit for all if it is given."""
-    each = {"*": LIMIT_S, **SLOW_STEPS} if limit_s is None else {"*": limit_s}
+    from envkit.verify import settings
+
+    usual_s = LIMITED_STEP_S if settings.is_hopeless() else LIMIT_S
+    each = {"*": usual_s, **SLOW_STEPS} if limit_s is None else {"*": limit_s}
     return [word for step, seconds in each.items() for word in ("--limit", f"{step}={seconds:g}")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import stat
 import tempfile
 from contextlib import suppress
@@ -16,7 +17,14 @@ from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
 from envkit.system import temporary
 
-LEAST_FILE = 4 << 20  # bytes
+LEAST = (  # bytes: limit, option of ulimit, what surely is not enough
+    ("RLIMIT_FSIZE", "f", 4 << 20, "No file may become larger than"),
+    ("RLIMIT_AS", "v", 1 << 30, "No process may have a larger address space than"),
+)
+
+
+ROOM_OF_RANK = 1 << 20  # bytes, for what it finds
+ROOM_OF_MPI = 9 << 20  # bytes: without them Open MPI's PMIx has not the two segments of 4 MiB that it wants, and hangs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +36,14 @@ class Session:
 
 
 def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
-    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem.
+    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem, HostProblem.
 
     Its folders have a name that nobody else can take before; but a shared one that others cannot write to, where the
     nodes may have different homes, has one that all of them know.
     """
     import hashlib
 
+    require_room(ROOM_OF_RANK)
     if not started.local_rank:
         temporary.sweep([Path(tempfile.gettempdir())])
     words = (started.title, str(started.job))
@@ -46,7 +55,8 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
-    """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
+    """A session for ranks that are still to be started. Raises NotWritable, UsageProblem, HostProblem."""
+    require_room(ROOM_OF_MPI)
     places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place(trust.trusted())]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
     name = temporary.own_name()
@@ -71,15 +81,36 @@ def shared_places(chosen: Path | None) -> list[Path]:
     return [user_cache_path("envkit"), *([here] if here else [])]
 
 
-def require_files() -> None:
-    """Refuse a session in which no file may become as large as what ranks write. Raises HostProblem."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILE:
-        raise HostProblem(
-            what=f"No file may become larger than {soft:,} bytes in this session (ulimit -f), too little for any rank.",
-            why="The shell that this was started in, or the job, allows no more.",
-            fix="ulimit -Sf hard" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILE else "Start a new session.",
-        )
+def require_limits() -> None:
+    """Refuse a session that allows so little that no rank can work in it, or report. Raises HostProblem."""
+    for name, option, least, what in LEAST:
+        soft, hard = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY and soft < least:
+            is_soft = hard == resource.RLIM_INFINITY or hard >= least
+            raise HostProblem(
+                what=f"{what} {soft:,} bytes in this session (ulimit -{option}, {name}), too little for any rank.",
+                why="The shell that this was started in, or the job, allows no more.",
+                fix=f"ulimit -S{option} hard"
+                if is_soft
+                else f"Start a new session, or a job that allows more. As root, here: ulimit -{option} unlimited",
+            )
+
+
+def require_room(least: int) -> None:
+    """Refuse a folder for temporary files in which so much is not free. Raises HostProblem."""
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    with suppress(OSError):
+        state = os.statvfs(folder)
+        free = state.f_frsize * (state.f_bavail if os.geteuid() else state.f_bfree)
+        if state.f_blocks and free < least:
+            raise HostProblem(
+                what=f"There is no room in {folder}, the folder for temporary files (TMPDIR): {free:,} bytes are free, "
+                f"and {least:,} are needed.",
+                why="The ranks leave there what they find, and MPI memory that they share. Without room for it they "
+                "fail, or hang.",
+                fix=f"Make room in it (see 'df -h {shlex.quote(folder)}'), or name another folder of this node: "
+                "export TMPDIR=DIR",
+            )
 
 
 def opened(name: str, shared: str, places: list[Path]) -> Session:
@@ -87,7 +118,7 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
 
     Raises NotWritable, HostProblem.
     """
-    require_files()
+    require_limits()
     tried = []
     for place in places:
         try:

@@ -145,7 +145,7 @@ def test_a_rank_whose_envkit_is_stopped_fails_and_is_named(start: Start, tmp_pat
     ranks[1].send_signal(signal.SIGSTOP)
     [status], [output], [said] = outcome(ranks[:1])
     assert status == 1, said
-    assert f"state T of process {ranks[1].pid} " in " ".join(output.split()), output + said
+    assert f"pid {ranks[1].pid}) was stopped and did not go on (state T)" in " ".join(output.split()), output + said
     assert not list((tmp_path / "node0").iterdir())
 
 
@@ -154,7 +154,7 @@ def test_where_the_envkit_of_rank_0_is_stopped_another_rank_names_it(start: Star
     probe_of(ranks[0])
     ranks[0].send_signal(signal.SIGSTOP)
     [status], [output], [said] = outcome(ranks[1:])
-    assert status == 1 and f"state T of process {ranks[0].pid} " in " ".join(output.split()), output + said
+    assert status == 1 and f"pid {ranks[0].pid}) was stopped" in " ".join(output.split()), output + said
     ranks[0].send_signal(signal.SIGCONT)
     statuses, outputs, [said] = outcome(ranks[:1])
     assert (statuses, outputs) == ([3], [""]) and said.startswith("envkit: No verdict is known here: "), "one report"
@@ -188,20 +188,23 @@ def test_being_told_to_stop_leaves_a_report_and_no_process(start: Start, tmp_pat
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in contents(p)]
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize(
+    ("told", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (0, signal.SIGINT), (1, signal.SIGQUIT)]
+)
 def test_where_one_rank_alone_is_told_to_stop_there_is_one_report_of_it(
-    told: int, start: Start, tmp_path: Path
+    told: int, number: signal.Signals, start: Start, tmp_path: Path
 ) -> None:
     ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
     wait_for_phase(tmp_path, "collectives_cpu")
-    ranks[told].terminate()
+    ranks[told].send_signal(number)
     statuses, outputs, errors = outcome(ranks)
-    assert statuses == ([143, 1] if told == 0 else [1, 143]), errors
+    assert statuses == ([128 + number, 1] if told == 0 else [1, 128 + number]), errors
     assert outputs[1 - told] == errors[1 - told] == ""
     report = " ".join(outputs[told].split())
-    assert report.startswith("FAIL") and f"rank {told} (" in report and "told to stop by SIGTERM" in report
+    assert report.startswith("FAIL") and f"envkit of rank {told} on " in report
+    assert f"was told to stop by {number.name} during" in report
     assert "vanished" not in report and "all ranks were told" not in report
-    assert errors[told] == "envkit: Stopped by SIGTERM.\n"
+    assert errors[told] == f"envkit: Stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}.\n"
     assert not list((tmp_path / "node0").iterdir())
 
 

@@ -140,3 +140,4 @@ def test_ranks_that_their_session_allows_nothing_are_not_waited_for(
         patience = Patience(tmp_path, tmp_path / "log", 120.0)
         patience.sign = now - launch.LIMITED_S - 1
         assert patience.is_over() is over
+        assert (f"*={launch.LIMITED_STEP_S:g}" in launch.limits(None)) is over

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import signal
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.inside.probe import node, shared_object
+from envkit.inside.probe import node, rank, shared_object
 from envkit.inside.probe.process import memory_kills, state
+from envkit.inside.probe.record import Record
 from envkit.verify import arithmetic
 from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.facts import Fact, RankFacts, load
@@ -289,11 +291,13 @@ def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
 def test_a_measuring_process_that_is_stopped_is_given_up_long_before_its_limit(tmp_path: Path) -> None:
     process = start_probe(tmp_path, 0, 1, faults="hang-allreduce", limits=("*=600",))
     wait_for_phase(tmp_path, "collectives_cpu")
-    os.kill(children(process.pid)[0], signal.SIGSTOP)
+    [measuring] = children(process.pid)
+    os.kill(measuring, signal.SIGSTOP)
     process.communicate(timeout=60)
     (facts,) = load(tmp_path / "facts")
     assert facts.ended and (facts.ended.how, facts.ended.state) == ("timeout", "T")
-    assert check([facts], Expected(size=1, frameworks=("torch",)))[0].case == "stopped"
+    first = check([facts], Expected(size=1, frameworks=("torch",)))[0]
+    assert first.case == "stopped" and f"pid {measuring}) was stopped" in first.message
 
 
 def test_a_stopped_watchdog_is_told_by_another(tmp_path: Path) -> None:
@@ -310,7 +314,19 @@ def test_a_stopped_watchdog_is_told_by_another(tmp_path: Path) -> None:
     second.communicate(timeout=60)
     assert [one.state for one in facts] == [None, "T"]
     [root, *_] = check(facts, Expected(size=2, frameworks=("torch",)))
-    assert root.case == "stopped" and f"state T of process {second.pid} " in root.message
+    assert root.case == "stopped" and f"pid {second.pid}) was stopped" in root.message
+
+
+def test_a_rank_that_can_leave_nothing_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["probe", "--framework", "torch", "--shared", str(tmp_path), "--session", "full"])
+    monkeypatch.setattr(rank, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(Record, "line", full)
+    with pytest.raises(SystemExit, match=f"^envkit: {tmp_path}/envkit-.* cannot be written to: No space left"):
+        rank.main()
 
 
 def test_a_step_may_have_a_limit_of_its_own(tmp_path: Path) -> None:

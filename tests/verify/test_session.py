@@ -10,7 +10,9 @@ import resource
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,15 +87,37 @@ def test_a_link_of_such_a_name_is_not_followed(temporary: Path, tmp_path_factory
     assert (elsewhere / "file").exists()
 
 
-@pytest.mark.parametrize(("soft", "hard", "fix"), [(1 << 10, -1, "ulimit -Sf hard"), (0, 1 << 10, "new session")])
-def test_a_session_in_which_files_cannot_grow_is_refused_at_once(
-    soft: int, hard: int, fix: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "name", "soft", "hard", "fix"),
+    [
+        (resource.RLIMIT_FSIZE, "ulimit -f, RLIMIT_FSIZE", 1 << 10, -1, "ulimit -Sf hard"),
+        (resource.RLIMIT_FSIZE, "ulimit -f, RLIMIT_FSIZE", 0, 1 << 10, "new session"),
+        (resource.RLIMIT_AS, "ulimit -v, RLIMIT_AS", 1 << 29, -1, "ulimit -Sv hard"),
+        (resource.RLIMIT_AS, "ulimit -v, RLIMIT_AS", 1 << 29, 1 << 29, "ulimit -v unlimited"),
+    ],
+)
+def test_a_session_that_allows_too_little_is_refused_at_once(
+    number: int, name: str, soft: int, hard: int, fix: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-    with pytest.raises(HostProblem, match="ulimit -f") as caught:
+    monkeypatch.setattr(resource, "getrlimit", lambda asked: (soft, hard) if asked == number else (-1, -1))
+    with pytest.raises(HostProblem, match=name) as caught:
         session.of_starter(several_hosts=False, chosen=None)
     assert fix in caught.value.fix
     assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(("free", "of_mpi", "of_rank"), [(0, False, False), (2048, False, True), (4096, True, True)])
+def test_a_folder_for_temporary_files_without_room_is_refused_at_once(
+    free: int, of_mpi: bool, of_rank: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI would hang in it. Of what mpirun has left free a rank needs less."""
+    state = SimpleNamespace(f_frsize=4096, f_blocks=4096, f_bfree=free, f_bavail=free)
+    monkeypatch.setattr(os, "statvfs", lambda path: state if path == str(temporary) else None)
+    refused = pytest.raises(HostProblem, match=f"There is no room in {temporary}, ")
+    with nullcontext() if of_mpi else refused:
+        session.of_starter(several_hosts=False, chosen=None)
+    with nullcontext() if of_rank else refused:
+        session.of_ranks(RANK, 2, None)
 
 
 @pytest.fixture

@@ -75,9 +75,10 @@ def test_what_is_in_force(home: Path, tmp_path: Path) -> None:
     assert not settings.in_force({"PATH": "/usr/bin", "HOME": str(tmp_path / "nothing")})
 
 
-@pytest.mark.parametrize(("inside", "shown"), [(True, ["OMPI_MCA_btl=self", "PMIX_MCA_gds=hash"]), (False, 5)])
+@pytest.mark.parametrize(("inside", "shown"), [(True, ["OMPI_MCA_btl=self", "PMIX_MCA_gds=hash"]), (False, 7)])
 def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: list[str] | int, home: Path) -> None:
     env = {"HOME": str(home / "nothing"), "PATH": "/usr/bin", "OMPI_MCA_ess": "^singleton", "OMPI_MCA_btl": "self"}
+    env |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "core"}
     env |= {"OMPI_MCA_orte_num_nodes": "1", "OMPI_MCA_orte_node_regex": "node[1:0-1]@0(2)", "PMIX_MCA_gds": "hash"} | (
         {"OMPI_COMM_WORLD_SIZE": "2"} if inside else {}
     )

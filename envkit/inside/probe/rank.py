@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import signal
+import sys
 from typing import Any
 
 from .measure import measure
@@ -22,10 +23,13 @@ def main() -> int:
     node = NodeView(given.session, given.shared, ranks, given.attended)
     name = "%s-%d-%d.jsonl" % (plain(given.framework), launched.rank if launched else 0, os.getpid())
     path = os.path.join(node.local, name)
-    record = Record(path)
-    record.line(begin={"framework": given.framework, "host": name_of_node(), "pid": os.getpid()})
-    record.note("started", launched._asdict() if launched else None)
-    record.arrive("start")
+    try:
+        record = Record(path)
+        record.line(begin={"framework": given.framework, "host": name_of_node(), "pid": os.getpid()})
+        record.note("started", launched._asdict() if launched else None)
+        record.arrive("start")
+    except OSError as error:  # no room is left
+        sys.exit("envkit: %s cannot be written to: %s" % (node.local, error.strerror))
     child = start(path, lambda own: measure(own, given.framework, speed(given), given.extra))
     ended = watch(child, pending(given.limit), node.stopped)
     ended.update(child.last_words())

@@ -190,10 +190,10 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
 
 
 def given_up(child: Child) -> Dict[str, Any]:
-    """End a child that does not go on; what the kernel said of it before."""
+    """End a child that does not go on; what the kernel said of it before, and its number."""
     before = state(child.pid)
     child.end()
-    return dict(before)
+    return dict(before, pid=child.pid)
 
 
 def ending(child: Child, limit: float) -> Dict[str, Any]:

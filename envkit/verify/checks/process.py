@@ -125,6 +125,7 @@ def rank_died(ranks: Ranks) -> list[Result]:
     values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
     if first.ended is None and ranks.expected.is_at_work(first.launcher_rank):
         return [ranks.outcome("rank-died", "terminated", **values, signal=ranks.expected.told)]
+    values |= {"host": first.host, "number": first.launcher_rank}
     values |= {"said": last_said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:
         seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
@@ -143,14 +144,16 @@ def rank_died(ranks: Ranks) -> list[Result]:
     case = "aborted-at-start" if case == "aborted" and program == "srun" and first.phase == "init" else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
     case = "outside" if case == "terminated" and healthy else case
+    is_alone = bool(ranks.expected.told) and len(dead) == 1 and any(facts.ended is None for facts in ranks.facts)
+    case = "alone" if case == "terminated" and is_alone else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
 
 
 def absentees(ranks: Ranks, why: str) -> list[RankFacts]:
-    """The ranks whose own envkit did not come to its end for that reason."""
-    numbers = {absent.rank for absent in ranks.expected.absent if absent.why == why}
-    return [facts for facts in ranks.facts if facts.launcher_rank in numbers]
+    """The ranks whose own envkit did not come to its end for that reason, each with its process if that is seen."""
+    pids = {absent.rank: absent.pid for absent in ranks.expected.absent if absent.why == why}
+    return [replace(one, pid=pids[rank] or one.pid) for one in ranks.facts if (rank := one.launcher_rank) in pids]
 
 
 def may_be_early_message(dead: RankFacts, ranks: Ranks) -> bool:
@@ -187,14 +190,12 @@ def telling(text: str) -> str:
 def rank_hung(ranks: Ranks) -> list[Result]:
     hung = [facts for facts in ranks.facts if is_hung(facts)]
     if stopped := [facts for facts in ranks.facts if is_stopped(facts, ranks)]:
-        labels = ", ".join(facts.label for facts in stopped[:4])
-        values: dict[str, object] = {"ranks": labels, "phase": stopped[0].phase, "host": stopped[0].host}
-        pids = " ".join(str(pid) for pid in stopped_pids(stopped[:4], ranks))
-        return [ranks.outcome("rank-hung", "stopped", pids=pids, **values)]
+        labels = ", ".join(replace(facts, pid=stopped_pid(facts, ranks)).label for facts in stopped[:4])
+        return [ranks.outcome("rank-hung", "stopped", ranks=labels, phase=stopped[0].phase)]
     for why in (presence.STOPPED, presence.LATE):
         if not hung and (late := [facts for facts in absentees(ranks, why) if facts.finished]):
             labels = ", ".join(facts.label for facts in late[:4])
-            pids = " ".join(str(absent.pid) for absent in ranks.expected.absent if absent.why == why)
+            pids = " ".join(str(facts.pid) for facts in late)
             return [ranks.outcome("rank-hung", f"envkit-{why}", ranks=labels, pids=pids, host=late[0].host)]
     if not hung:
         return [ranks.outcome("rank-hung", "pass")] if ranks.facts else []
@@ -267,10 +268,13 @@ def is_stopped(facts: RankFacts, ranks: Ranks) -> bool:
     return seen or facts.state == "T" or (facts.ended is not None and facts.ended.state == "T")
 
 
-def stopped_pids(stopped: Sequence[RankFacts], ranks: Ranks) -> list[int]:
-    """The processes of ranks that were stopped, as they were seen; the rank's own where only it told."""
-    seen = [process.pid for process in ranks.expected.stopped for facts in stopped if is_of(process, facts)]
-    return seen or [facts.pid for facts in stopped]
+def stopped_pid(facts: RankFacts, ranks: Ranks) -> int:
+    """The process of a rank that was stopped: the uppermost that was seen, else as its watchdog told, else that."""
+    seen = [process for process in ranks.expected.stopped if is_of(process, facts)]
+    if seen:
+        return min(seen, key=lambda process: len(process.above)).pid
+    told = facts.ended.pid if facts.ended and facts.ended.state == "T" else None
+    return told or facts.pid
 
 
 def is_of(stopped: Stopped, facts: RankFacts) -> bool:
