@@ -16,8 +16,9 @@ with what mounts::
 ``overlay TARGET UPPER WORK``: what is written below TARGET, once it is mounted, goes to UPPER; WORK is the kernel's
 own. All of them belong to the caller, the folders to one local disk.
 ``cache FOLDER``: the cache of PROGRAM; one that is damaged is put aside, and PROGRAM is started again.
-``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG, and what it would tell the
-system's log is in a file of that name that ends in .syslog. It ends with this process, in whatever way that ends.
+``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET by FUSE and stays; its output goes to LOG, and what it would
+tell the system's log is in a file of that name that ends in .syslog. It ends with this process, in whatever way that
+ends.
 
 ``python mount_namespace.py try`` finds out whether this user may do that.
 
@@ -62,7 +63,10 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Mounted:
-    """What has been mounted: its device, the process that keeps what mounts, and where that tells of its end."""
+    """What has been mounted: its device, the process that keeps what mounts, and where that tells of its end.
+
+    No other mount has that device: by FUSE each has one of its own.
+    """
 
     def __init__(self, device: str, keeper: int, told: int) -> None:
         self.device, self.keeper, self.told = device, keeper, told
