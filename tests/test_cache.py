@@ -1420,7 +1420,23 @@ class TestTrust:
         assert run(["cache", "list", entry.place.named]) == 0
         assert "not checked" in capsys.readouterr().out
         assert run(["cache", "verify", entry.place.named]) == 4
-        assert f"I{why[1:]}." in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert f"I{why[1:]}." in told and told.startswith("unread ") and "1 unread" in told
+
+    def test_of_several_caches_the_others_are_verified_where_one_is_not_there(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        entry, gone = self.signed(tree, tmp_path / "cache", keys["mine"][0]), str(tmp_path / "gone")
+        for places in ([gone, entry.place.named], [entry.place.named, gone]):
+            assert run(["cache", "verify", *places]) == 4
+            told = capsys.readouterr()
+            assert told.out.startswith(f"good     {entry.id[:12]} ") and told.err == ""
+            assert told.out.splitlines()[-1].startswith(f"The cache {gone} cannot be used. There is no such folder.")
+            assert run(["cache", "verify", "--json", *places]) == 4
+            found = json.loads(capsys.readouterr().out)
+            assert ([one["state"] for one in found["builds"]], len(found["wrong"])) == (["good"], 1)
+        assert run(["cache", "verify", gone]) == 4
+        assert (told := capsys.readouterr()).out == "" and f"The cache {gone} cannot be used." in told.err
 
     def test_a_manifest_that_was_changed(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

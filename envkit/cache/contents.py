@@ -18,6 +18,7 @@ from envkit.report import words
 from envkit.sources import signature
 
 NOT_YOURS = "None of your keys has signed it."
+UNCHECKED = f"{place.UNCHECKED}."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
@@ -49,7 +50,7 @@ class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A build that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
+    """A build that was ``read`` to its end and checked, or could not be; ``wrong`` says what of it is."""
 
     place: str
     id: str
@@ -72,7 +73,7 @@ class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places.
 
-    ``wrong`` is what is of the indexes of places.
+    ``wrong`` is what is of the indexes of places, and of several places those that cannot be read at all.
     """
 
     version: int = 1
@@ -101,8 +102,14 @@ def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], Looking]:
 def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
     """Return what there is in some caches."""
     found, looking = entries(places)
-    wrong = (" ".join(f"{error.what} {error.why} {error.fix}".split()) for error in looking.errors)
-    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
+    wrong = tuple(sentences_of(error) for error in looking.errors)
+    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=wrong)
+
+
+def sentences_of(error: CacheInvalid) -> str:
+    """Return in one line what is wrong, why, and what to do."""
+    why = " ".join(error.why.split()).rstrip(".")
+    return " ".join(filter(None, (error.what, f"{why}." if why else "", "; ".join(error.fix.splitlines()))))
 
 
 def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
@@ -152,18 +159,33 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 
 
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
-    """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
-    names = {each: each.names() for each in places}
-    checked = [check(each, name, keys) for each in places for name in names[each]]
-    sources = [
-        check_named(each, one) for each in places if each.is_listed for one in publishing.stored(each) if is_source(one)
-    ]
-    wrong = [
-        f"The index of {each.shown} is wrong: {why} 'envkit cache prune {quote(each.shown)}' writes it anew."
-        for each in places
-        if each.is_listed and not each.is_registry and (why := wrong_of_index(each, names[each]))
-    ]
-    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
+    """Read every build of some caches to its end; of several the others where one cannot be read at all.
+
+    Raises CacheInvalid where that is the only one.
+    """
+    done, wrong = [], list[str]()
+    for each in places:
+        try:
+            done.append(verified_one(each, keys))
+        except CacheInvalid as error:
+            if len(places) == 1:
+                raise
+            wrong.append(sentences_of(error))
+    return Verified(
+        builds=tuple(build for one in done for build in one.builds),
+        sources=tuple(source for one in done for source in one.sources),
+        wrong=(*(text for one in done for text in one.wrong), *wrong),
+    )
+
+
+def verified_one(of: Place, keys: Sequence[str]) -> Verified:
+    """Read every build of a cache to its end. Raises CacheInvalid where it cannot be read at all."""
+    names = of.names()
+    checked = [check(of, name, keys) for name in names]
+    sources = [check_named(of, one) for one in publishing.stored(of) if is_source(one)] if of.is_listed else []
+    why = wrong_of_index(of, names) if of.is_listed and not of.is_registry else ""
+    wrong = f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew."
+    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=(wrong,) if why else ())
 
 
 def wrong_of_index(of: Place, names: Sequence[str]) -> str:
@@ -265,14 +287,15 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         here = f"Its object has {content.size} bytes and the SHA-256 {content.sha256}"
         wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif not wrong and keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = NOT_YOURS if signature.can_check() else f"{place.UNCHECKED}."
+        wrong = NOT_YOURS if signature.can_check() else UNCHECKED
     state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
-    return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
+    was_read = wrong != UNCHECKED
+    return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong, read=was_read)
 
 
 def is_damaged(done: Checked | CheckedSource) -> bool:
     """Say whether something is not what it should be, whoever has signed it."""
-    return done.read and done.wrong not in ("", NOT_YOURS, f"{place.UNCHECKED}.")
+    return done.read and done.wrong not in ("", NOT_YOURS, UNCHECKED)
 
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:

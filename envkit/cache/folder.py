@@ -58,7 +58,7 @@ def names(named: str) -> Iterator[str]:
             if not top.is_symlink() and not (top / folder).is_symlink():
                 yield from (f"{folder}/{name}" for name in listed(top / folder))
     except NotReadable as error:
-        raise RefusedError(error.why.rstrip(".")) from error
+        raise RefusedError(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}") from error
     except OSError as error:  # of a folder that others may not enter
         raise RefusedError(error.strerror or str(error)) from error
 

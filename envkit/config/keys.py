@@ -135,6 +135,11 @@ def split(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
+def split_at_commas(text: str) -> list[str]:
+    """The paths and URLs of a text with commas between; a path may have blanks in it."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 METHOD, FRAMEWORK, ACCELERATOR, MPI = (
     one_of(methods.AUTO, *methods.names()), one_of("pytorch", "tensorflow"),
     one_of("auto", "cpu", "cuda", "rocm"), one_of(*FAMILIES),
@@ -203,13 +208,13 @@ KEYS: Mapping[str, Key] = {
     ),
     "cache.from": Key(
         text="The caches that a build of Horovod is taken from, in this order: folders, buckets, registries and URLs.",
-        take=several(r"(/|~/|https?://|s3://|oci://)\S+"), of_text=split,
+        take=several(r"(/|~/)[^\x00-\x1f]*[^\x00-\x20]|(https?://|s3://|oci://)\S+"), of_text=split_at_commas,
         expected='a list of absolute paths and URLs, such as ["/project/envkit-cache", "s3://builds/envkit"]',
         in_project=False,
     ),
     "cache.keys": Key(
         text="The public keys of whose signatures count there.",
-        take=several(r"(/|~/)\S+"), of_text=split,
+        take=several(r"(/|~/)[^\x00-\x1f]*[^\x00-\x20]"), of_text=split_at_commas,
         expected='a list of absolute paths, such as ["/sw/envkit/cache.pub"]',
         in_project=False,
     ),

@@ -533,6 +533,21 @@ def test_a_link_of_somebody_else_is_left_aside(write: Write, tmp_path: Path) -> 
 SECRET = "h'unt/er2"
 
 
+def test_a_cache_and_a_key_may_have_blanks_in_their_paths(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("user", '[cache]\nfrom = ["/srv/a b", "oci://c/d"]\nkeys = ["~/my keys/k.pub"]')
+    assert configuration.read().get("cache.from") == ("/srv/a b", "oci://c/d")
+    assert configuration.read().get("cache.keys") == ("~/my keys/k.pub",)
+    monkeypatch.setenv("ENVKIT_CACHE_FROM", " /srv/c d, s3://e/f,")
+    assert configuration.read().get("cache.from") == ("/srv/c d", "s3://e/f")
+
+
+@pytest.mark.parametrize("value", ["/srv/a\\n", "https://c/a b", "srv/a", "/srv/a "])
+def test_a_cache_that_is_neither_a_path_nor_a_url(write: Write, value: str) -> None:
+    write("user", f'[cache]\nfrom = ["{value}"]')
+    [mistake] = configuration.read().mistakes
+    assert "a list of absolute paths and URLs" in mistake
+
+
 @pytest.mark.parametrize("words", ["config", "config --json"])
 def test_no_password_of_a_cache_is_shown(
     write: Write, words: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
