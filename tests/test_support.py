@@ -90,6 +90,8 @@ def test_the_words_for_it() -> None:
     assert words["tensorflow-2.21-cpu"] == (
         "built and verified on x86_64 with Python 3.11, 3.12 and 3.13, and on aarch64, emulated, with Python 3.11"
     )
-    cuda = "built, and verified on CPU tensors, on x86_64 with Python 3.11; not tried on a GPU"
-    assert words["pytorch-2.13-cuda"] == cuda
+    assert words["pytorch-2.13-cuda"] == (
+        "built, and verified on CPU tensors, on x86_64 with Python 3.11, and on aarch64, emulated, with Python 3.11; "
+        "not tried on a GPU"
+    )
     assert words["pytorch-2.1-eessi"].endswith("; not on EESSI itself")
