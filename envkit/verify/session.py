@@ -21,8 +21,6 @@ LEAST = (  # bytes: limit, option of ulimit, what surely is not enough
     ("RLIMIT_FSIZE", "f", 4 << 20, "No file may become larger than"),
     ("RLIMIT_AS", "v", 1 << 30, "No process may have a larger address space than"),
 )
-
-
 ROOM_OF_RANK = 1 << 20  # bytes, for what it finds
 ROOM_OF_MPI = 9 << 20  # bytes: without them Open MPI's PMIx has not the two segments of 4 MiB that it wants, and hangs
 
