@@ -185,7 +185,8 @@ def test_another_user_takes_it(stacks: Site, passed: dict[str, str], keys: tuple
         }  # fmt: skip
         place.chmod(0o700)
         private = ada.envkit("install", STACK, "--offline", "--dry-run", **settings)
-        assert f"The cache {place} cannot be used. Permission denied." in private.stdout, private
+        said = f"The cache {place} cannot be used. {place}/manifests cannot be read: Permission denied."
+        assert said in private.stdout, private.stdout
         place.chmod(0o755)
         done = ada.envkit("install", STACK, "--offline", limit_s=BUILD_S, **settings)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -242,7 +243,7 @@ def test_by_a_server_in_seconds_where_what_it_stands_on_is_there(
 ) -> None:
     assert another.site.envkit("remove", STACK).returncode == 0
     began = time.monotonic()
-    again = another.site.envkit("install", STACK, env=taking(f"{tmp_path}/none {served}", keys))
+    again = another.site.envkit("install", STACK, env=taking(f"{tmp_path}/none,{served}", keys))
     took = time.monotonic() - began
     assert again.returncode == 0, again.stdout + again.stderr
     assert "There is no such folder. It is left out." in again.stdout
