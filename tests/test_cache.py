@@ -1431,12 +1431,16 @@ class TestTrust:
             assert run(["cache", "verify", *places]) == 4
             told = capsys.readouterr()
             assert told.out.startswith(f"good     {entry.id[:12]} ") and told.err == ""
-            assert told.out.splitlines()[-1].startswith(f"The cache {gone} cannot be used. There is no such folder.")
+            *_, unchecked, wrong = told.out.splitlines()
+            assert unchecked == "No signature was checked: you have no keys ('cache.keys' in your configuration)."
+            assert wrong.startswith(f"The cache {gone} cannot be used. There is no such folder.")
             assert run(["cache", "verify", "--json", *places]) == 4
             found = json.loads(capsys.readouterr().out)
             assert ([one["state"] for one in found["builds"]], len(found["wrong"])) == (["good"], 1)
+            assert found["signatures"] is False
         assert run(["cache", "verify", gone]) == 4
-        assert (told := capsys.readouterr()).out == "" and f"The cache {gone} cannot be used." in told.err
+        told = capsys.readouterr()
+        assert told.out == "" and f"The cache {gone} cannot be used." in told.err
 
     def test_a_manifest_that_was_changed(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -100,11 +100,35 @@ def test_an_index_of_something_else(text: str, tree: Tree, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["// damaged", "", '{"manifests": ["x"]}'])
-def test_a_damaged_index_of_a_cache_is_written_anew(text: str, tree: Tree, tmp_path: Path) -> None:
+def test_a_damaged_index_of_a_cache_is_written_anew(
+    text: str, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     entry = pushed(tree, tmp_path / "cache")
     (tmp_path / "cache/index.json").write_text(text)
-    contents.prune(entry.place, 0, dry_run=False)
+    assert contents.prune(entry.place, 0, dry_run=True).index == "It is none, or is damaged."
+    assert (tmp_path / "cache/index.json").read_text() == text
+    assert run(["cache", "prune", entry.place.named]) == 0
+    assert "Its index was written anew. It is none, or is damaged.\n" in capsys.readouterr().out
     assert publishing.indexed(entry.place) == (f"Horovod--1.0-toy/{entry.id}.json",)
+    assert contents.prune(entry.place, 0, dry_run=False).index == ""
+
+
+def test_tidying_up_what_is_no_cache_leaves_nothing_there(tmp_path: Path) -> None:
+    (own := tmp_path / "own").mkdir()
+    (own / "thesis.tex").write_text("dear")
+    assert contents.prune(Place(named=str(own)), 0, dry_run=False).removed == ()
+    assert [path.name for path in own.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("name", ["objects", "manifests"])
+def test_a_link_in_the_place_of_a_folder_is_called_one(name: str, tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    (tmp_path / "cache" / name).rename(tmp_path / "away")
+    (tmp_path / "cache" / name).symlink_to(tmp_path / "away")
+    path = entry.manifest.object_name if name == "objects" else f"manifests/Horovod--1.0-toy/{entry.id}.json"
+    with pytest.raises(CacheInvalid) as told:
+        entry.place.read(path, 10**9)
+    assert told.value.why == f"{path}: {name}/ is a link, which is not followed."
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from envkit.cache import contents, folder, layout, place, publishing, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Signed
+from envkit.cache.offers import NO_OPENSSL
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cli import run
 from envkit.environments.prefix import Tree
@@ -163,8 +164,11 @@ class TestCopied:
         bad, good = pushed(tree, tmp_path / "bad"), pushed(tree, tmp_path / "good")
         (tmp_path / "bad" / layout.object_of(bad.manifest.sha256)).write_text("damaged")
         caches = Caches(places=(bad.place.named, good.place.named), keys=(), unsigned=True)
-        [one] = cache_pull.pull(caches, new, None, every=True).builds
-        assert (one.state, one.place) == ("copied", good.place.shown)
+        done = cache_pull.pull(caches, new, None, every=True)
+        [one] = done.builds
+        assert (one.state, one.place, cache_pull.problem(done)) == ("copied", good.place.shown, None)
+        [told] = one.passed_over
+        assert told.startswith(f"A build in the cache {bad.place.shown} cannot be used. ") and "Its SHA-256 is" in told
 
     def test_one_that_a_key_of_theirs_has_signed_comes_first(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
@@ -315,6 +319,24 @@ class TestSigned:
             assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more") and problem.fix.startswith("Set 'keys'")
         assert new.names() == [f"Horovod--1.0-toy/{mine.id}.json"]
 
+    def test_without_openssl_what_is_signed_is_unread(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = described(packed(tree, tmp_path / "packed"))
+        entry = publish(made, tmp_path / "cache", keys["mine"][0])
+        bare = publish(made, tmp_path / "bare")
+        path = os.environ["PATH"]
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        done = take(entry.place, new, None, keys["mine"][1])
+        problem = cache_pull.problem(done)
+        assert states(done) == ["unread"] and done.builds[0].why == (NO_OPENSSL,)
+        assert problem and problem.exit_code == 4
+        assert problem.fix.startswith(signature.LACKING) and "'keys'" not in problem.fix
+        assert states(take(bare.place, new, None, keys["mine"][1])) == ["unsigned"]
+        assert files_in(tmp_path / NEW) == {}
+        monkeypatch.setenv("PATH", path)
+        assert states(take(entry.place, new, None, keys["mine"][1])) == ["copied"]
+
     def test_what_was_changed_after_it_was_signed(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
     ) -> None:
@@ -355,6 +377,50 @@ class TestBad:
         assert "Its SHA-256 is" in problem.why
         assert "run the same command again" in problem.fix
         assert new.names() == [f"Horovod--1.0-toy/{good.id}.json"]
+
+    @pytest.mark.parametrize("kind", ["absent", "a file", "rubbish"])
+    def test_what_is_wrong_with_a_place_has_its_own_remedy(
+        self, kind: str, tree: Tree, tmp_path: Path, new: Place
+    ) -> None:
+        entry, other = pushed(tree, tmp_path / "cache"), tmp_path / "other"
+        remedy = "Check its name, and ask its owner for the right to read it."
+        if kind == "a file":
+            other.write_text("text")
+        elif kind == "rubbish":
+            path = other / f"manifests/Horovod--1.0-toy/{'0' * 64}.json"
+            path.parent.mkdir(parents=True)
+            path.write_text("rubbish")
+            remedy = f"All that is wrong with it: envkit cache verify {other}"
+        done = cache_pull.pull(
+            Caches(places=(str(other), entry.place.named), keys=(), unsigned=True), new, None, every=True
+        )
+        assert states(done) == ["copied"]
+        problem = cache_pull.problem(done)
+        assert problem and problem.exit_code == 4 and remedy in problem.why
+        assert problem.fix == f"Mend that. {cache_pull.AGAIN}"
+        with pytest.raises(CacheInvalid) as told:
+            take(str(other), new)
+        assert told.value.fix.startswith(remedy)
+
+    def test_what_had_been_copied_is_told_where_the_place_is_full(
+        self, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        of, put, kept = packed(tree, tmp_path / "packed"), folder.put, list[str]()
+        for number in range(3):
+            publish(described(of, cpu=(f"feature{number}",)), tmp_path / "cache")
+
+        def full(named: str, name: str, stream: BinaryIO) -> None:
+            kept.append(name)
+            if len([one for one in kept if one.startswith("manifests/")]) == 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+            put(named, name, stream)
+
+        monkeypatch.setattr(folder, "put", full)
+        with pytest.raises(DiskFull) as told:
+            take(str(tmp_path / "cache"), new)
+        assert told.value.why.endswith("\n2 of 3 builds had been copied.")
+        monkeypatch.undo()
+        assert sorted(states(take(str(tmp_path / "cache"), new))) == ["copied", "there", "there"]
 
     def test_a_server_that_ends_in_the_middle(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         class Cut(SimpleHTTPRequestHandler):

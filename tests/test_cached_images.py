@@ -130,8 +130,25 @@ def test_what_can_sign_nothing_is_said(made: ImageReceipt, prefix: Prefix, folde
     with pytest.raises(UsageProblem) as told:
         cache_push.push(prefix, made.name, Place(named=str(folder)), key)
     assert told.value.why == "It is a public key."
+    key.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    with pytest.raises(UsageProblem) as told:
+        cache_push.push(prefix, made.name, Place(named=str(folder)), key)
+    assert told.value.why == "It is no private key in PEM."
     with pytest.raises(HostProblem, match="is no key: it is not a file"):
         cache_push.push(prefix, made.name, Place(named=str(folder)), tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, True), (0o666, True)])
+def test_a_private_key_that_others_can_use_is_told(
+    mode: int, is_told: bool, made: ImageReceipt, prefix: Prefix, folder: Path, tmp_path: Path
+) -> None:
+    needs("openssl")
+    key, said = tmp_path / "mine.pem", io.StringIO()
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    key.chmod(mode)
+    cache_push.push(prefix, made.name, Place(named=str(folder)), key, console=Console(file=said, width=400))
+    told = f"Others can read or change {key} (mode {mode:o}), and so sign as you. Close it: chmod 600 {key}\n"
+    assert (told in said.getvalue()) is is_told
 
 
 def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:

@@ -155,6 +155,11 @@ def test_by_age_and_size(full: Prefix) -> None:
     assert not (full.sources / "a.whl").exists()
 
 
+def test_an_age_without_end_is_too_large(full: Prefix, capsys: Output) -> None:
+    assert run(["clean", "sources", "--yes", "--older-than", "99999999999d", "--prefix", str(full.root)]) == 2
+    assert "'99999999999d' is too large." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--older-than", "soon"], ["--larger-than", "1X"], ["nonsense"], ["sources"]])
 def test_what_cannot_be_understood(words: list[str], full: Prefix, capsys: Output) -> None:
     """Nobody is there to be asked."""

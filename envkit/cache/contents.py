@@ -74,19 +74,25 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places.
 
     ``wrong`` is what is of the indexes of places, and of several places those that cannot be read at all.
+    ``signatures``: whether there were keys to check them by.
     """
 
     version: int = 1
+    signatures: bool = False
     builds: tuple[Checked, ...]
     sources: tuple[CheckedSource, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache prune`` has removed, or would (bytes); what it could not read, and so leaves."""
+    """What ``envkit cache prune`` has removed, or would (bytes); what it could not read, and so leaves.
+
+    ``index``: what was wrong with the index of the place, which is written anew; "" where nothing is.
+    """
 
     version: int = 1
     place: str
+    index: str = ""
     size: int
     removed: tuple[str, ...]
     unread: tuple[str, ...] = ()
@@ -172,6 +178,7 @@ def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
                 raise
             wrong.append(sentences_of(error))
     return Verified(
+        signatures=bool(keys),
         builds=tuple(build for one in done for build in one.builds),
         sources=tuple(source for one in done for source in one.sources),
         wrong=(*(text for one in done for text in one.wrong), *wrong),
@@ -321,6 +328,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         store = of.writable
         publishing.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
+        index = wrong_of_index(of, of.names()) if there and not of.is_registry else ""
         kept, old, bad, unread = set[str](), list[Stored](), list[Stored](), list[str]()
         named = [there[f"manifests/{name}"] for name in of.names() if f"manifests/{name}" in there]
         for one in (*named, *filter(is_source, there.values())):
@@ -335,7 +343,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
                 kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
         old += [one for one in there.values() if is_unused(one, kept)]
         bad += [] if of.is_registry else damaged_objects(of, there.values(), {*kept, *(one.name for one in old)})
-        with nullcontext() if dry_run else store.locked(of.named):  # what was pushed meanwhile counts
+        with nullcontext() if dry_run or not there else store.locked(of.named):  # what was pushed meanwhile counts
             now = {one.name: one for one in store.stored(of.named)}
             same = {name for name, one in there.items() if now.get(name) == one}
             again = {one.name: looked_at(of, one) for one in bad if one.name in now and not is_same(of, one, same)}
@@ -361,10 +369,12 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         raise problem or NotWritable(
             what=f"{of.shown} could not be tidied up.",
             why=publishing.reason(error),
-            fix="Ask its owner for the right to.",
+            fix="Ask its owner for the right to write to it.",
         ) from error
     removed = tuple(one.name for one in doomed)
-    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
+    return Gone(
+        place=of.shown, index=index, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread)
+    )
 
 
 def damaged_objects(of: Place, there: Iterable[Stored], known: Container[str]) -> list[Stored]:

@@ -79,9 +79,17 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     except FileNotFoundError as error:
         raise AbsentError("this file is not there") from error
     except OSError as error:
-        raise RefusedError(error.strerror or str(error)) from error
+        link = next((each for each in parents(name) if (path_of(named) / each).is_symlink()), "")
+        why = f"{link}/ is a link, which is not followed" if link else error.strerror or str(error)
+        raise RefusedError(why) from error
     with stream:
         yield limited(pieces(stream), None, most)
+
+
+def parents(name: str) -> list[str]:
+    """Return the folders of a file of a cache, from the top."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[:deep]) for deep in range(1, len(parts) + 1)]
 
 
 def pieces(stream: BufferedReader) -> Iterator[bytes]:

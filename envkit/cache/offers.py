@@ -15,6 +15,7 @@ from envkit.sources import signature
 from envkit.system.files import at_home
 
 SHOWN = 5  # builds that do not fit
+NO_OPENSSL = f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
 NO_KEYS = "you have no keys to check its signature by ('cache.keys' in your configuration)"
 
 
@@ -104,7 +105,7 @@ def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
     if not keys:
         return NO_KEYS
     if not signature.can_check():
-        return f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
+        return NO_OPENSSL
     return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable(keys)])
 
 

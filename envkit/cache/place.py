@@ -164,7 +164,7 @@ class Place:
                 "Set the credentials of somebody who may: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
                 "~/.aws/credentials."
             )
-        return "Ask its owner for the right to."
+        return "Ask its owner for access."
 
     def names(self) -> list[str]:
         """Return the names of its manifests. Raises CacheInvalid."""

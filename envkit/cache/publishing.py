@@ -230,5 +230,5 @@ def is_blocked(error: NotWritable) -> bool:
 def not_written(to: Place, why: str, fix: str = "") -> NotWritable:
     """Say that a place cannot be written to."""
     return NotWritable(
-        what=f"Nothing can be put into {to.shown}.", why=why, fix=fix or "Ask its owner for the right to."
+        what=f"Nothing can be put into {to.shown}.", why=why, fix=fix or "Ask its owner for the right to write to it."
     )

@@ -158,6 +158,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
         had = "; its object was there already" if build.state == "copied" and not build.object_sent else ""
         why = "; ".join(build.why) or f"{words.size(build.size)}, from {build.place}; {by}{had}"
         echo(f"{build.state:<8} {build.id[:12]} {build.module}: {why}")
+        for text in build.passed_over:
+            echo(f"         {text}")
     counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
     echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
     if problem:
@@ -284,6 +286,8 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
             echo(f"{state:<8} source {source.sha256[:12]} in {source.place}: {source.wrong}")
         if verified.sources:
             echo(counted("source", len(verified.sources), wrong))
+        if not verified.signatures and any(item.state == "good" for item in verified.builds):
+            echo("No signature was checked: you have no keys ('cache.keys' in your configuration).")
         for text in verified.wrong:
             echo(text)
     return 4 if bad or wrong or verified.wrong else 0
@@ -317,6 +321,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
         return
     files = words.count(len(done.removed), "file")
     echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
+    if done.index:
+        echo(f"Its index {'would be' if dry_run else 'was'} written anew. {done.index}")
     for name in done.removed:
         echo(f"  {name}")
     if done.removed and Place(named=place).is_registry:

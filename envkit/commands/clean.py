@@ -18,6 +18,7 @@ NAMES = (
 )  # fmt: skip
 SECONDS = {"h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 BYTES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+MOST = 1e9
 SHOWN = 10
 
 
@@ -27,11 +28,13 @@ def measure(units: dict[str, int], example: str) -> Callable[..., float | None]:
     def number(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
         if text is None:
             return None
-        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([A-Za-z])[Bb]?", text, re.ASCII)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z])[Bb]?", text, re.ASCII)
         unit = next((letter for letter in units if match and letter.lower() == match[2].lower()), "")
         if match is None or not unit:
             raise click.BadParameter(f"{text!r} is no number with {', '.join(units)}, such as {example}.")
-        return float(match[1]) * units[unit]
+        if (value := float(match[1])) >= MOST:
+            raise click.BadParameter(f"{text!r} is too large.")
+        return value * units[unit]
 
     return number
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from envkit.cache import contents, fit, folder, place, publishing, unpack
 from envkit.cache.fit import Provided
-from envkit.cache.offers import untrusted
+from envkit.cache.offers import NO_OPENSSL, untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cache.publishing import Sent
 from envkit.config import configuration
@@ -23,6 +23,7 @@ from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
 from envkit.report.progress import SILENT, transfer
+from envkit.sources import signature
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 FAILED = "the server of that cache has failed"
@@ -36,7 +37,8 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
 
     ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, it is bad, or it could not
-    be read now. ``object_sent``: of what was copied, whether its object was not there before.
+    be read or checked now. ``passed_over``: what is wrong with it in places that come before the one it was copied
+    from. ``object_sent``: of what was copied, whether its object was not there before.
     """
 
     place: str
@@ -46,11 +48,12 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     signed_by: str
     state: State
     why: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
     object_sent: bool = False
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read."""
+    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read, and what to do."""
 
     version: int = 1
     to: str
@@ -80,14 +83,22 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: C
         raise CacheInvalid(
             what=f"Nothing can be copied from {', '.join(source.shown for source in places)}.",
             why="\n".join(looking.wrong),
-            fix="Check the name, the network and your right to read it, then run the same command again.",
+            fix="\n".join(dict.fromkeys(error.fix for error in looking.errors if error.fix)),
         )
     order = {source.named: number for number, source in enumerate(places)}
     builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, places, looking.wrong)
     machine = None if every or is_id or not builds else here()
     failed = dict.fromkeys(looking.failed, "")
-    done = tuple(copied(these, to, caches, machine, failed, console) for these in builds)
-    return Pulled(to=to.shown, builds=done, wrong=(*looking.wrong, *filter(None, failed.values())))
+    done = list[PulledBuild]()
+    for these in builds:
+        try:
+            done.append(copied(these, to, caches, machine, failed, console))
+        except EnvkitError as error:
+            if new := [build for build in done if build.state == "copied"]:
+                error.why = f"{error.why}\n{len(new)} of {words.count(len(builds), 'build')} had been copied.".strip()
+            raise
+    wrong = (*map(contents.sentences_of, looking.errors), *filter(None, failed.values()))
+    return Pulled(to=to.shown, builds=tuple(done), wrong=wrong)
 
 
 def chosen(
@@ -146,10 +157,12 @@ def copied(
     why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
     sent: Sent = frozenset()
+    passed_over = list[str]()
     signers = [(entry, place.signer(entry, caches.keys)) for entry in (() if why else these)]
     for entry, key in sorted(signers, key=lambda pair: not pair[1]):  # one that is signed by a key of theirs first
         if not key and not caches.unsigned:
             why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
+            state = "unread" if why == (NO_OPENSSL,) else state
             continue
         if entry.place in failed:
             state, why = "unread", (FAILED,)
@@ -160,10 +173,11 @@ def copied(
                 state = "copied" if sent else "there"
         except CacheInvalid as error:
             if place.is_of_server(error):
-                failed[entry.place] = f"{error.what} {error.why}"
+                failed[entry.place] = contents.sentences_of(error)
                 state, why = "unread", (FAILED,)
             else:
                 state, why = "unread" if place.is_unread(error) else "bad", (f"{error.what} {error.why}",)
+                passed_over += why
             continue
         except HostProblem as error:  # of where it was to go
             state, why = "refused", (error.why,)
@@ -183,6 +197,7 @@ def copied(
         signed_by=signed_by,
         state=state,
         why=why,
+        passed_over=tuple(passed_over) if state in ("copied", "there") else (),
         object_sent="object" in sent,
     )
 
@@ -239,6 +254,7 @@ def problem(done: Pulled) -> EnvkitError | None:
             what = f"Nothing was copied to {done.to}."
         tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
         later = f"See that you can reach and read that cache. {AGAIN}"
+        unchecked = [build for build in unread if NO_OPENSSL in build.why]
         keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
         why = [text for build in (*bad, *unread) for text in build.why if text != FAILED]
         why += [*listed([*unsigned, *refused]), *done.wrong]
@@ -247,8 +263,9 @@ def problem(done: Pulled) -> EnvkitError | None:
             why="\n".join(dict.fromkeys(why)),
             fix="\n".join(
                 [
-                    *([tell] if bad or (done.wrong and not unread) else ()),
-                    *([later] if unread else ()),
+                    *([tell] if bad else [f"Mend that. {AGAIN}"] if done.wrong and not unread else ()),
+                    *([f"{signature.LACKING} {AGAIN}"] if unchecked else ()),
+                    *([later] if len(unread) > len(unchecked) else ()),
                     *([keys] if unsigned else ()),
                 ]
             ),

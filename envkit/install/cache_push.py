@@ -2,6 +2,7 @@
 
 import os
 import platform
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -99,10 +100,8 @@ def push(
             + (", without --sandbox." if is_folder else "."),
         )
     if key is not None:
-        if not signature.unusable(key):  # as a public key
-            fix = "Name the private one, which only you can read."
-            raise UsageProblem(what=f"Nothing can be signed with {key}.", why="It is a public key.", fix=fix)
-        signature.require_signs(key)
+        require_private(key)
+        tell_of_open(key, console)
     verdict = proven(made, is_here=ci is not None)
     if isinstance(made, ModuleReceipt):
         if has_layers:
@@ -173,6 +172,37 @@ def pushed_file(
             return sent(described_image(made, part, cpu, sha256, size, verdict, ci), stream, to, key, console)
 
 
+def require_private(key: Path) -> None:
+    """Require that a file is a private key that can sign. Raises UsageProblem, HostProblem."""
+    signature.require_file(key)
+    is_public = not signature.unusable(key)
+    try:
+        is_other = b"PRIVATE KEY" not in files.read(key)
+    except OSError as error:
+        raise HostProblem(what=f"The key {key} cannot be read.", why=f"{error.strerror}.") from error
+    if is_public or is_other:
+        raise UsageProblem(
+            what=f"Nothing can be signed with {key}.",
+            why="It is a public key." if is_public else "It is no private key in PEM.",
+            fix="Name the private key, which only you can read.",
+        )
+    signature.require_signs(key)
+
+
+def tell_of_open(key: Path, console: Console) -> None:
+    """Say that others can read or write a private key, where they can."""
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if mode & 0o077:
+        remedy = f"chmod 600 {quote(str(key))}"
+        say(console, f"Others can read or change {key} (mode {mode:03o}), and so sign as you. Close it: {remedy}")
+
+
+def copying(origin: Cached, to: Place) -> str:
+    """Return the command that copies a build from where it was taken."""
+    unsigned = "" if origin.key else " --unsigned"
+    return f"envkit cache pull {origin.id[:12]} --from {quote(origin.place)} --to {quote(to.shown)}{unsigned}"
+
+
 def pushed_modules(
     made: ModuleReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None, console: Console
 ) -> Pushed:
@@ -189,7 +219,8 @@ def pushed_modules(
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
-        raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
+        words = (copying(origin, to) for origin in map(origins.get, (part.name for part in parts)) if origin)
+        raise not_pushed(made, taken, "Copy it from there:\n" + "\n".join(dict.fromkeys(words)))
     with publishing.writing(to, made.name):
         publishing.require_place(to)
         for part in parts:
