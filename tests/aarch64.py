@@ -1,10 +1,13 @@
 """A stack on aarch64, under emulation: a Debian for arm64 in a folder, whose programs qemu runs on this machine.
 
-    python -m tests.aarch64 DIR [STACK]
+    python -m tests.aarch64 DIR [STACK [METHOD]]
 
 makes the folder, prepares envkit there, installs the stack and verifies it on two ranks; run again, it goes on where it
 was. The compiler alone is this machine's own, for the other machine type: emulated, it would take hours. Programs of
 arm64 run only in a namespace of this command, which needs Linux 6.7: nothing is registered for others.
+
+METHOD is easybuild or apptainer. Of an image the compiler is emulated as well, since it is in the image. Apptainer and
+mksquashfs are this machine's own: qemu cannot make the namespaces that Apptainer asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from envkit.apptainer.image_plan import mirror
 from .checkout import ROOT, clone
 from .integration.test_debian_13 import CLONE, Machine
 
+EASYBUILD, APPTAINER = "easybuild", "apptainer"
 USER_NAMESPACES = (6, 7)  # from this Linux on binfmt_misc can be mounted in one
+IDS = 2**32 - 2  # one less than all: with all, Apptainer takes itself to be in no user namespace
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 QEMU = "qemu-aarch64-static"
 CROSS = "aarch64-linux-gnu"
@@ -32,12 +37,25 @@ NEEDED = {QEMU: "qemu-user-static", f"{CROSS}-g++": f"g++-{CROSS}", "debootstrap
 # An ELF file of 64 bits, little endian, for machine 183, that is run. F: qemu is opened now, not in the root.
 HEAD = r"\x7f\x45\x4c\x46\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
 MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+RUNTIME = ROOT / ".venv/apptainer"  # where scripts/apptainer.sh puts it, with its own C library
+# What Apptainer calls, as scripts/apptainer.sh installs it.
+FOR_IMAGES = (
+    "squashfs-tools",
+    "squashfuse",
+    "fuse2fs",
+    "fuse3",
+    "fuse-overlayfs",
+    "uidmap",
+    "debootstrap",
+    "e2fsprogs",
+)
 # $1 is the rule, $2 the root, then the folders that it is to show, up to "--". It waits for a line, until it has users.
 ENTER = """
 read -r _
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 printf '%s' "$1" > /proc/sys/fs/binfmt_misc/register
 root=$2; shift 2
+mount --bind "$root" "$root"  # Apptainer asks for the mount that it is in
 for folder in dev sys; do mount --rbind /$folder "$root/$folder"; done
 mount -t proc none "$root/proc"
 mount -t tmpfs -o mode=1777 none "$root/dev/shm"
@@ -79,6 +97,13 @@ class Emulated(Machine):
         self.link("/usr/local/bin/cc", "gcc")
         self.link("/usr/local/bin/c++", "g++")
 
+    def add_runtime(self) -> None:
+        """Put this machine's Apptainer there, and what it calls. Raises CalledProcessError."""
+        self.go("apt-get", "-qq", "install", "-y", "--no-install-recommends", *FOR_IMAGES)
+        self.shown.append(RUNTIME)
+        self.link("/usr/local/bin/apptainer", str(RUNTIME / "bin/apptainer"))
+        self.link("/usr/local/bin/mksquashfs", "/x86/usr/bin/mksquashfs")
+
     def link(self, file: str, target: str) -> None:
         """Make a link of the root."""
         path = self.root / file.removeprefix("/")
@@ -102,7 +127,7 @@ class Emulated(Machine):
                 if process.poll() is not None:
                     raise subprocess.CalledProcessError(process.returncode, apart)
             for kind in ("uid_map", "gid_map"):
-                Path(f"/proc/{process.pid}/{kind}").write_text("0 0 4294967295")
+                Path(f"/proc/{process.pid}/{kind}").write_text(f"0 0 {IDS}")
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(b"go\n")
                 process.stdin.close()
@@ -115,8 +140,10 @@ def run(*argv: str) -> None:
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
 
-def unfit() -> str:
-    """Say why this machine cannot do it; nothing if it can."""
+def unfit(method: str = EASYBUILD) -> str:
+    """Say why this machine cannot do it by a method; nothing if it can."""
+    if method not in (EASYBUILD, APPTAINER):
+        return f"There is no method {method!r} for it: name {EASYBUILD} or {APPTAINER}."
     if platform.machine() != "x86_64":
         return f"This machine is {platform.machine()}: on aarch64, scripts/quickstart.sh does it without emulation."
     if os.geteuid() != 0:
@@ -129,12 +156,14 @@ def unfit() -> str:
         return "It is for Debian, whose release here and in the folder has to be the same."
     if absent := [package for program, package in NEEDED.items() if shutil.which(program) is None]:
         return f"Packages are missing: apt-get install {' '.join(absent)}"
+    if method == APPTAINER and not (RUNTIME / "bin/apptainer").is_file():
+        return f"There is no {RUNTIME}: it takes the Apptainer that scripts/apptainer.sh unpacks, not an installed one."
     return "" if mirror() else "This machine's apt names no mirror of Debian."
 
 
-def main(folder: str, stack: str = "tensorflow-2.21-cpu") -> int:
-    """Install and verify a stack."""
-    if why := unfit():
+def main(folder: str, stack: str = "tensorflow-2.21-cpu", method: str = EASYBUILD) -> int:
+    """Install and verify a stack by a method."""
+    if why := unfit(method):
         print(why, file=sys.stderr)
         return 3
     root, where = Path(folder).resolve(), mirror()
@@ -153,8 +182,10 @@ def main(folder: str, stack: str = "tensorflow-2.21-cpu") -> int:
         else:
             clone(own)
         debian.go("scripts/prepare.sh")
-        debian.go(".venv/bin/envkit", "install", stack)
-        debian.go(".venv/bin/envkit", "show", stack)
+        if method == APPTAINER:
+            debian.add_runtime()
+        debian.go(".venv/bin/envkit", "install", stack, "--method", method)
+        debian.go(".venv/bin/envkit", "show", stack if method == EASYBUILD else f"{stack}-image")
     except subprocess.CalledProcessError as error:
         print(f"{' '.join(map(str, error.cmd))}: ended with {error.returncode}", file=sys.stderr)
         return 1

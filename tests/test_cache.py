@@ -54,8 +54,18 @@ from envkit.environments import manifest as manifest_of_files
 from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.prefix import listed as listed_in
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, DiskFull, EnvkitError, HostProblem, NotRelocatable, NotWritable, UsageProblem
+from envkit.errors import (
+    CacheInvalid,
+    DiskFull,
+    EnvkitError,
+    HostProblem,
+    NotReadable,
+    NotRelocatable,
+    NotWritable,
+    UsageProblem,
+)
 from envkit.install import cache_push, install
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
@@ -941,6 +951,33 @@ class TestFolder:
         monkeypatch.setattr(folder, "remove", refused)
         with pytest.raises(NotWritable, match="could not be tidied up"):
             contents.prune(entry.place, 0, dry_run=False)
+
+    def test_a_folder_of_a_module_that_may_not_be_read_hides_no_other(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        closed = tmp_path / "cache/manifests/Horovod--0.1-closed"
+        closed.mkdir()
+
+        def refusing(at: Path) -> list[str]:
+            if at == closed:
+                raise NotReadable(what=f"{at} cannot be read.", why="Permission denied.")
+            return listed_in(at)
+
+        monkeypatch.setattr(folder, "listed", refusing)
+        said = f"A build in the cache {entry.place.shown} cannot be used. {closed} cannot be read: Permission denied."
+        looking = place.Looking([entry.place])
+        assert [one.id for one in looking] == [entry.id] and looking.wrong == [said]
+        assert run(["cache", "verify", entry.place.named]) == 4
+        told = capsys.readouterr().out
+        assert told.startswith(f"unsigned {entry.id[:12]} ") and f"\n{said} Check its name" in told
+        for attempt in (  # which needs to know all that is there
+            lambda: contents.prune(entry.place, 0, dry_run=False),
+            lambda: publishing.index(entry.place),
+        ):
+            with pytest.raises((CacheInvalid, answers.RefusedError), match=r"cannot be (used|read)"):
+                attempt()
+        assert entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json").id == entry.id
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -145,7 +145,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()
         with suppress(CacheInvalid):
-            names = place_of.names()
+            names = place_of.names([])
         for name in names:
             if name.rpartition("/")[2].startswith(wanted):
                 place_of.entry(name)
@@ -187,12 +187,15 @@ def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
 
 def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     """Read every build of a cache to its end. Raises CacheInvalid where it cannot be read at all."""
-    names = of.names()
+    unread = list[CacheInvalid]()
+    names = of.names(unread)
     checked = [check(of, name, keys) for name in names]
     sources = [check_named(of, one) for one in publishing.stored(of) if is_source(one)] if of.is_listed else []
-    why = wrong_of_index(of, names) if of.is_listed and not of.is_registry else ""
-    wrong = f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew."
-    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=(wrong,) if why else ())
+    why = wrong_of_index(of, names) if of.is_listed and not of.is_registry and not unread else ""
+    wrong = [f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew."] * bool(
+        why
+    )
+    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=(*map(sentences_of, unread), *wrong))
 
 
 def wrong_of_index(of: Place, names: Sequence[str]) -> str:

@@ -47,16 +47,23 @@ def around(named: str, name: str, *, makes: bool = False) -> Iterator[tuple[int,
 
 
 def names(named: str) -> Iterator[str]:
-    """Yield the names of its manifests. Raises RefusedError."""
+    """Yield the names of its manifests. Raises RefusedError, of a folder of a module once all others are through."""
     from envkit.sources.answers import RefusedError
 
-    top = path_of(named) / "manifests"
+    top, unread = path_of(named) / "manifests", list[NotReadable]()
     try:
         if not top.parent.is_dir():
             raise RefusedError("It is a file" if top.parent.exists() else "There is no such folder")
         for folder in listed(top):
             if not top.is_symlink() and not (top / folder).is_symlink():
-                yield from (f"{folder}/{name}" for name in listed(top / folder))
+                try:
+                    inside = listed(top / folder)
+                except NotReadable as error:
+                    unread.append(error)
+                    continue
+                yield from (f"{folder}/{name}" for name in inside)
+        if unread:
+            raise unread[0]
     except NotReadable as error:
         raise RefusedError(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}") from error
     except OSError as error:  # of a folder that others may not enter

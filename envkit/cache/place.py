@@ -166,14 +166,20 @@ class Place:
             )
         return "Ask its owner for access."
 
-    def names(self) -> list[str]:
-        """Return the names of its manifests. Raises CacheInvalid."""
+    def names(self, wrong: list[CacheInvalid] | None = None) -> list[str]:
+        """Return the names of its manifests; to ``wrong``, if it is given, goes what keeps others from being read.
+
+        Raises CacheInvalid.
+        """
         from envkit.sources.answers import RefusedError
 
+        listed = list[str]()
         try:
-            listed = tuple(islice(self.store.names(self.named), MOST_BUILDS + 1))
+            listed.extend(islice(self.store.names(self.named), MOST_BUILDS + 1))
         except RefusedError as error:
-            raise self.refused(error) from error
+            if wrong is None or not listed:
+                raise self.refused(error) from error
+            wrong.append(self.invalid(sentence(error), self.remedy(error, "read"), is_build=True))
         if len(listed) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
         return [name for name in dict.fromkeys(listed) if NAME.fullmatch(name)]
@@ -295,7 +301,7 @@ class Looking:
         for place in self.places:
             wrong, names = list[CacheInvalid](), list[str]()
             try:
-                every = place.names()
+                every = place.names(wrong)
             except CacheInvalid as error:
                 wrong.append(error)
             else:
