@@ -6,8 +6,9 @@ makes the folder, prepares envkit there, installs the stack and verifies it on t
 was. The compiler alone is this machine's own, for the other machine type: emulated, it would take hours. Programs of
 arm64 run only in a namespace of this command, which needs Linux 6.7: nothing is registered for others.
 
-METHOD is easybuild or apptainer. Of an image the compiler is emulated as well, since it is in the image. Apptainer and
-mksquashfs are this machine's own: qemu cannot make the namespaces that Apptainer asks for.
+METHOD is easybuild or apptainer. For an image, Apptainer and mksquashfs are this machine's own as well: qemu cannot
+make the namespaces that Apptainer asks for. Of the compiler in the image, the driver is emulated, and what it starts for
+C++ is this machine's own, told to read the image's headers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from pathlib import Path
 from envkit.apptainer.image_plan import mirror
 
 from .checkout import ROOT, clone
-from .integration.test_debian_13 import CLONE, Machine
+from .integration.test_debian_13 import CLONE, Machine, output
 
 EASYBUILD, APPTAINER = "easybuild", "apptainer"
 USER_NAMESPACES = (6, 7)  # from this Linux on binfmt_misc can be mounted in one
@@ -49,11 +51,32 @@ FOR_IMAGES = (
     "debootstrap",
     "e2fsprogs",
 )
-# $1 is the rule, $2 the root, then the folders that it is to show, up to "--". It waits for a line, until it has users.
+# What is run in the place of cc1plus, with its path and its words: the same of this machine, and the image's headers.
+COMPILER = "cc1plus"
+SEEN = "/srv/native"  # where a build of an image sees the compiler: in the folder of the compiler cache
+START = """
+#include <stdlib.h>
+#include <unistd.h>
+static char *headers[] = {"-nostdinc", "-nostdinc++", %s, NULL};
+int main(int count, char **words) {
+    char **all = calloc(count + sizeof headers / sizeof *headers, sizeof *all), **next = all;
+    *next++ = "%s";
+    for (int at = 2; at < count; at++) *next++ = words[at];
+    for (char **word = headers; *word; word++) *next++ = *word;
+    execv(all[0], all);
+    return 127;
+}
+"""
+INCLUDES = (
+    "/usr/include/c++/{0}", f"/usr/include/{CROSS}/c++/{{0}}", "/usr/include/c++/{0}/backward",
+    f"/usr/lib/gcc/{CROSS}/{{0}}/include", "/usr/local/include", f"/usr/include/{CROSS}", "/usr/include",
+)  # fmt: skip
+# $1 is the rules, a line each, $2 the root, then the folders that it is to show, up to "--". It waits for a line, until
+# it has users.
 ENTER = """
 read -r _
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
-printf '%s' "$1" > /proc/sys/fs/binfmt_misc/register
+printf '%s\n' "$1" | while read -r rule; do printf '%s' "$rule" > /proc/sys/fs/binfmt_misc/register; done
 root=$2; shift 2
 mount --bind "$root" "$root"  # Apptainer asks for the mount that it is in
 for folder in dev sys; do mount --rbind /$folder "$root/$folder"; done
@@ -78,6 +101,8 @@ exec chroot "$root" "$@"
 
 class Emulated(Machine):
     """A Debian for arm64 of this machine's own release, since the compiler and its libraries are this machine's."""
+
+    rules: tuple[str, ...] = ()  # of what else is not run by qemu; the last that fits counts
 
     def bootstrap(self, mirror: str) -> None:
         """Make the root, if it is not there, in two steps: files, and then what their own programs do."""
@@ -104,6 +129,34 @@ class Emulated(Machine):
         self.link("/usr/local/bin/apptainer", str(RUNTIME / "bin/apptainer"))
         self.link("/usr/local/bin/mksquashfs", "/x86/usr/bin/mksquashfs")
 
+    def add_compiler(self) -> None:
+        """Have this machine's compiler compile C++ in images that have the same one. Raises CalledProcessError.
+
+        Theirs is known by the head of its file: a rule of binfmt_misc sees no more.
+        """
+        version = output(f"{CROSS}-g++", "-dumpversion").strip()
+        self.env["CCACHE_DIR"] = "/root/ccache"
+        own, there = self.root / f"root/ccache/{Path(SEEN).name}", self.root / "var/tmp/theirs"
+        for folder in (own, there):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        self.go("sh", "-c", f"cd /var/tmp/theirs && apt-get -qq -o APT::Sandbox::User=root download g++-{version}")
+        [package] = there.glob("*.deb")
+        run("dpkg-deb", "--extract", str(package), str(there))
+        [theirs] = there.rglob(COMPILER)
+        head = "".join(f"\\x{byte:02x}" for byte in theirs.read_bytes()[:64])
+        compiler = Path(output(f"{CROSS}-g++", f"-print-prog-name={COMPILER}").strip())
+        libraries = re.findall(r"(/\S+) \(0x", output("ldd", str(compiler)))
+        for path in (compiler, *map(Path, libraries)):
+            shutil.copy(path, own / path.name)
+        loader = next(path for path in map(Path, libraries) if path.name.startswith("ld-linux"))
+        words = ["--set-interpreter", f"{SEEN}/{loader.name}", "--force-rpath", "--set-rpath", SEEN]
+        run("patchelf", *words, str(own / compiler.name))
+        told = ", ".join(f'"-isystem", "{folder.format(version)}"' for folder in INCLUDES)
+        (own / "start.c").write_text(START % (told, f"{SEEN}/{compiler.name}"))
+        run("gcc", "-static", "-o", str(own / "start"), str(own / "start.c"))
+        self.rules = (f":{COMPILER}:M::{head}::{own}/start:F",)
+
     def link(self, file: str, target: str) -> None:
         """Make a link of the root."""
         path = self.root / file.removeprefix("/")
@@ -118,9 +171,9 @@ class Emulated(Machine):
 
     def enter(self, *argv: str) -> None:
         """Run a program in the root. Raises CalledProcessError."""
-        rule = f":{QEMU}:M::{HEAD}:{MASK}:{shutil.which(QEMU)}:F"
+        rules = "\n".join([f":{QEMU}:M::{HEAD}:{MASK}:{shutil.which(QEMU)}:F", *self.rules])
         apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--user", "--mount", "--pid", "--fork", "--kill-child"]
-        words = ["sh", "-ec", ENTER, "sh", rule, str(self.root), *map(str, self.shown), "--", *argv]
+        words = ["sh", "-ec", ENTER, "sh", rules, str(self.root), *map(str, self.shown), "--", *argv]
         with subprocess.Popen([*apart, *words], stdin=subprocess.PIPE) as process:
             assert process.stdin
             while Path(f"/proc/{process.pid}/ns/user").readlink() == Path("/proc/self/ns/user").readlink():
@@ -184,6 +237,7 @@ def main(folder: str, stack: str = "tensorflow-2.21-cpu", method: str = EASYBUIL
         debian.go("scripts/prepare.sh")
         if method == APPTAINER:
             debian.add_runtime()
+            debian.add_compiler()
         debian.go(".venv/bin/envkit", "install", stack, "--method", method)
         debian.go(".venv/bin/envkit", "show", stack if method == EASYBUILD else f"{stack}-image")
     except subprocess.CalledProcessError as error:
