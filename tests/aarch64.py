@@ -7,8 +7,8 @@ was. The compiler alone is this machine's own, for the other machine type: emula
 arm64 run only in a namespace of this command, which needs Linux 6.7: nothing is registered for others.
 
 METHOD is easybuild or apptainer. For an image, Apptainer and mksquashfs are this machine's own as well: qemu cannot
-make the namespaces that Apptainer asks for. Of the compiler in the image, the driver is emulated, and what it starts for
-C++ is this machine's own, told to read the image's headers.
+make the namespaces that Apptainer asks for. Of the compiler in the image, the driver is emulated, and what it starts
+for C++ is this machine's own, told to read the image's headers.
 """
 
 from __future__ import annotations
