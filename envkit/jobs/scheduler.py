@@ -1,6 +1,6 @@
 """A batch system as envkit uses it: it writes, takes, shows, explains and cancels jobs.
 
-Each has a module and a TOML file beside it; registry.py names them all.
+Each has a module and a TOML file beside it; ``knowledge/schedulers.toml`` names them all.
 """
 
 from collections.abc import Sequence
