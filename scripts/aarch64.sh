@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Build a stack for aarch64 and verify it on two ranks, in a Debian for arm64 in a folder that qemu runs on this machine.
-#   scripts/aarch64.sh DIR [STACK [METHOD]]     tensorflow-2.21-cpu; run again, it goes on where it was
-# METHOD is easybuild or apptainer. Needs root, Debian on x86_64, Linux 6.7 or newer, 8 GB of disk (9 with CUDA) and about
-# an hour. Compilers are not emulated, but for those in an image.
+#   scripts/aarch64.sh DIR [STACK]     tensorflow-2.21-cpu, or tensorflow-2.21-cpu-image; run again, it goes on where it was
+# Needs root, Debian on x86_64, Linux 6.7 or newer, 8 GB of disk (9 with CUDA) and about an hour. Compilers are not emulated.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ $# = 0 ]; then

@@ -1,12 +1,12 @@
 """A stack on aarch64, under emulation: a Debian for arm64 in a folder, whose programs qemu runs on this machine.
 
-    python -m tests.aarch64 DIR [STACK [METHOD]]
+    python -m tests.aarch64 DIR [STACK]
 
 makes the folder, prepares envkit there, installs the stack and verifies it on two ranks; run again, it goes on where it
 was. The compiler alone is this machine's own, for the other machine type: emulated, it would take hours. Programs of
 arm64 run only in a namespace of this command, which needs Linux 6.7: nothing is registered for others.
 
-METHOD is easybuild or apptainer. For an image, Apptainer and mksquashfs are this machine's own as well: qemu cannot
+For an image (tensorflow-2.21-cpu-image), Apptainer and mksquashfs are this machine's own as well: qemu cannot
 make the namespaces that Apptainer asks for. Of the compiler in the image, the driver is emulated, and what it starts
 for C++ is this machine's own, told to read the image's headers.
 """
@@ -27,7 +27,7 @@ from envkit.apptainer.image_plan import mirror
 from .checkout import ROOT, clone
 from .integration.test_debian_13 import CLONE, Machine, output
 
-EASYBUILD, APPTAINER = "easybuild", "apptainer"
+USUAL, IMAGE = "tensorflow-2.21-cpu", "-image"
 USER_NAMESPACES = (6, 7)  # from this Linux on binfmt_misc can be mounted in one
 IDS = 2**32 - 2  # one less than all: with all, Apptainer takes itself to be in no user namespace
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -193,10 +193,8 @@ def run(*argv: str) -> None:
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
 
-def unfit(method: str = EASYBUILD) -> str:
-    """Say why this machine cannot do it by a method; nothing if it can."""
-    if method not in (EASYBUILD, APPTAINER):
-        return f"There is no method {method!r} for it: name {EASYBUILD} or {APPTAINER}."
+def unfit(stack: str = USUAL) -> str:
+    """Say why this machine cannot make a stack; nothing if it can."""
     if platform.machine() != "x86_64":
         return f"This machine is {platform.machine()}: on aarch64, scripts/quickstart.sh does it without emulation."
     if os.geteuid() != 0:
@@ -209,14 +207,14 @@ def unfit(method: str = EASYBUILD) -> str:
         return "It is for Debian, whose release here and in the folder has to be the same."
     if absent := [package for program, package in NEEDED.items() if shutil.which(program) is None]:
         return f"Packages are missing: apt-get install {' '.join(absent)}"
-    if method == APPTAINER and not (RUNTIME / "bin/apptainer").is_file():
+    if stack.endswith(IMAGE) and not (RUNTIME / "bin/apptainer").is_file():
         return f"There is no {RUNTIME}: it takes the Apptainer that scripts/apptainer.sh unpacks, not an installed one."
     return "" if mirror() else "This machine's apt names no mirror of Debian."
 
 
-def main(folder: str, stack: str = "tensorflow-2.21-cpu", method: str = EASYBUILD) -> int:
-    """Install and verify a stack by a method."""
-    if why := unfit(method):
+def main(folder: str, stack: str = USUAL) -> int:
+    """Install and verify a stack."""
+    if why := unfit(stack):
         print(why, file=sys.stderr)
         return 3
     root, where = Path(folder).resolve(), mirror()
@@ -235,11 +233,11 @@ def main(folder: str, stack: str = "tensorflow-2.21-cpu", method: str = EASYBUIL
         else:
             clone(own)
         debian.go("scripts/prepare.sh")
-        if method == APPTAINER:
+        if stack.endswith(IMAGE):
             debian.add_runtime()
             debian.add_compiler()
-        debian.go(".venv/bin/envkit", "install", stack, "--method", method)
-        debian.go(".venv/bin/envkit", "show", stack if method == EASYBUILD else f"{stack}-image")
+        debian.go(".venv/bin/envkit", "install", stack)
+        debian.go(".venv/bin/envkit", "show", stack)
     except subprocess.CalledProcessError as error:
         print(f"{' '.join(map(str, error.cmd))}: ended with {error.returncode}", file=sys.stderr)
         return 1

@@ -38,14 +38,15 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.usefixtures("fit")
-def test_by_which_methods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_takes_the_apptainer_of_the_tests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(aarch64, "RUNTIME", tmp_path / "apptainer")
-    for method, said in (("eessi", "name easybuild or apptainer"), ("apptainer", f"There is no {tmp_path}/apptainer")):
-        assert aarch64.main(str(tmp_path / "root"), "tensorflow-2.21-cpu", method) == 3
-        assert said in capsys.readouterr().err and not (tmp_path / "root").exists()
+    assert aarch64.main(str(tmp_path / "root"), "tensorflow-2.21-cpu-image") == 3
+    assert f"There is no {tmp_path}/apptainer" in capsys.readouterr().err and not (tmp_path / "root").exists()
     (tmp_path / "apptainer/bin").mkdir(parents=True)
     (tmp_path / "apptainer/bin/apptainer").touch()
-    assert aarch64.unfit("apptainer") == ""
+    assert aarch64.unfit("tensorflow-2.21-cpu-image") == ""
 
 
 @pytest.mark.parametrize(
