@@ -51,6 +51,14 @@ FOR_IMAGES = (
     "debootstrap",
     "e2fsprogs",
 )
+BOOTSTRAPPING = """#!/bin/sh
+for word; do
+    shift
+    [ "$word" = --arch=amd64 ] && word=--arch=arm64
+    set -- "$@" "$word"
+done
+exec /usr/sbin/debootstrap "$@"
+"""
 # What is run in the place of cc1plus, with its path and its words: the same of this machine, and the image's headers.
 COMPILER = "cc1plus"
 SEEN = "/srv/native"  # where a build of an image sees the compiler: in the folder of the compiler cache
@@ -78,9 +86,10 @@ read -r _
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 printf '%s\n' "$1" | while read -r rule; do printf '%s' "$rule" > /proc/sys/fs/binfmt_misc/register; done
 root=$2; shift 2
-mount --bind "$root" "$root"  # Apptainer asks for the mount that it is in
+mount --bind "$root" "$root"
 for folder in dev sys; do mount --rbind /$folder "$root/$folder"; done
 mount -t proc none "$root/proc"
+mount --bind /proc/sys/fs/binfmt_misc "$root/proc/sys/fs/binfmt_misc"  # the rules last as long as it is mounted
 mount -t tmpfs -o mode=1777 none "$root/dev/shm"
 mount -t tmpfs -o mode=755 none "$root/run"
 cpus=$root/sys/devices/system/cpu  # oneDNN, in PyTorch, ends the program where it cannot read what an arm64 CPU says
@@ -95,7 +104,10 @@ while [ "$1" != -- ]; do
     mkdir -p "$root$1"; mount --bind -o ro "$1" "$root$1"; shift
 done
 shift
-exec chroot "$root" "$@"
+cd "$root"
+pivot_root . .  # Apptainer refuses to run in a root that is not that of its namespace
+umount -l .
+exec chroot . "$@"
 """
 
 
@@ -128,6 +140,8 @@ class Emulated(Machine):
         self.shown.append(RUNTIME)
         self.link("/usr/local/bin/apptainer", str(RUNTIME / "bin/apptainer"))
         self.link("/usr/local/bin/mksquashfs", "/x86/usr/bin/mksquashfs")
+        self.put("/usr/local/bin/debootstrap", BOOTSTRAPPING)  # Apptainer names the machine that it was made for
+        (self.root / "usr/local/bin/debootstrap").chmod(0o755)
 
     def add_compiler(self) -> None:
         """Have this machine's compiler compile C++ in images that have the same one. Raises CalledProcessError.
