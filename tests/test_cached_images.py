@@ -796,9 +796,9 @@ def test_a_cache_that_fails_is_asked_once_and_told_once(
 ) -> None:
     asked, names = list[str](), Place.names
 
-    def counted(place: Place) -> list[str]:
+    def counted(place: Place, wrong: list[CacheInvalid] | None = None) -> list[str]:
         asked.append(place.named)
-        return names(place)
+        return names(place, wrong)
 
     monkeypatch.setattr(Place, "names", counted)
     work = planned(at=tmp_path / "none")
