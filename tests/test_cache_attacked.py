@@ -120,6 +120,62 @@ def test_tidying_up_what_is_no_cache_leaves_nothing_there(tmp_path: Path) -> Non
     assert [path.name for path in own.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ("manifests", "manifests/ is a link, which is not followed."),
+        ("manifests/Horovod--1.0-toy", "manifests/Horovod--1.0-toy/ is a link, which is not followed."),
+        ("file", "manifests is a file, and no folder."),
+    ],
+)
+def test_manifests_behind_a_link_have_not_gone(
+    of: str, said: str, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody has moved them to another disk: no object goes, however old, and each command says why."""
+    entry, place = pushed(tree, tmp_path / "cache"), tmp_path / "cache" / ("manifests" if of == "file" else of)
+    at = tmp_path / "cache" / entry.manifest.object_name
+    os.utime(at, (1e9, 1e9))
+    place.rename(tmp_path / "away")
+    if of == "file":
+        place.touch()
+    else:
+        place.symlink_to(tmp_path / "away")
+    for command in ("prune", "list", "verify"):
+        assert run(["cache", command, entry.place.named]) == 4
+        told = capsys.readouterr()
+        assert said in told.out + told.err
+    assert at.is_file()
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
+    (tmp_path / "cache/manifests/README").touch()
+    assert contents.prune(entry.place, 0, dry_run=False).removed == ()
+
+
+def test_what_may_not_be_read_is_for_its_owner(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not for prune, which leaves it. What is a link is called one, not too many."""
+    entry, opened = pushed(tree, tmp_path / "cache"), files.open_plain_in
+
+    def refusing(at: int, name: str) -> Any:
+        if name == f"{entry.id}.json":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(at, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_plain_in", refusing)
+        assert run(["cache", "list", entry.place.named]) == 4
+        told = capsys.readouterr().err
+        assert "Permission denied. Check its name, and ask its owner for the right to read it." in told
+        assert "prune" not in told
+    path = tmp_path / "cache" / f"manifests/Horovod--1.0-toy/{entry.id}.json"
+    path.rename(tmp_path / "away")
+    path.symlink_to(tmp_path / "away")
+    assert run(["cache", "verify", entry.place.named]) == 4
+    assert "it is a link, which is not followed." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["objects", "manifests"])
 def test_a_link_in_the_place_of_a_folder_is_called_one(name: str, tree: Tree, tmp_path: Path) -> None:
     entry = pushed(tree, tmp_path / "cache")

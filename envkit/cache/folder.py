@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
 
-from envkit.cache.layout import OWN, PIECE, Stored
+from envkit.cache.layout import NAME, OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
 from envkit.errors import EnvkitError, HostProblem, NotReadable, UsageProblem
@@ -23,6 +23,7 @@ from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+LINK = "is a link, which is not followed"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # as of Lustre without -o flock
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
 
@@ -47,23 +48,32 @@ def around(named: str, name: str, *, makes: bool = False) -> Iterator[tuple[int,
 
 
 def names(named: str) -> Iterator[str]:
-    """Yield the names of its manifests. Raises RefusedError, of a folder of a module once all others are through."""
+    """Yield the names of its manifests. Raises RefusedError, of a folder of a module once all others are through.
+
+    So it does of a link, or a file, in the place of a folder: else all that is behind it would seem to have gone.
+    """
     from envkit.sources.answers import RefusedError
 
-    top, unread = path_of(named) / "manifests", list[NotReadable]()
+    top, unread = path_of(named) / "manifests", list[str]()
     try:
         if not top.parent.is_dir():
             raise RefusedError("It is a file" if top.parent.exists() else "There is no such folder")
+        if top.is_symlink():
+            raise RefusedError(f"manifests/ {LINK}")
+        if top.is_file():
+            raise RefusedError("manifests is a file, and no folder")
         for folder in listed(top):
-            if not top.is_symlink() and not (top / folder).is_symlink():
-                try:
-                    inside = listed(top / folder)
-                except NotReadable as error:
-                    unread.append(error)
-                    continue
-                yield from (f"{folder}/{name}" for name in inside)
+            if (top / folder).is_symlink():
+                unread += [f"manifests/{folder}/ {LINK}"] * bool(NAME.fullmatch(f"{folder}/{'0' * 64}.json"))
+                continue
+            try:
+                inside = listed(top / folder)
+            except NotReadable as error:
+                unread.append(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}")
+                continue
+            yield from (f"{folder}/{name}" for name in inside)
         if unread:
-            raise unread[0]
+            raise RefusedError(unread[0])
     except NotReadable as error:
         raise RefusedError(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}") from error
     except OSError as error:  # of a folder that others may not enter
@@ -82,13 +92,14 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
             except OSError as error:
                 if error.errno not in NO_FILE:
                     raise
-                raise DamagedError(error.strerror or str(error)) from error
+                raise DamagedError(
+                    f"it {LINK}" if error.errno == errno.ELOOP else error.strerror or str(error)
+                ) from error
     except FileNotFoundError as error:
         raise AbsentError("this file is not there") from error
     except OSError as error:
         link = next((each for each in parents(name) if (path_of(named) / each).is_symlink()), "")
-        why = f"{link}/ is a link, which is not followed" if link else error.strerror or str(error)
-        raise RefusedError(why) from error
+        raise RefusedError(f"{link}/ {LINK}" if link else error.strerror or str(error)) from error
     with stream:
         yield limited(pieces(stream), None, most)
 

@@ -225,7 +225,14 @@ class Place:
     @contextmanager
     def opened(self, name: str, most: int) -> Iterator[Iterable[bytes]]:
         """Give a file of it in pieces, at most so many bytes. Raises CacheInvalid, also while it is read."""
-        from envkit.sources.answers import LoginError, RefusedError, SlowError, UnreachableError
+        from envkit.sources.answers import (
+            AbsentError,
+            DamagedError,
+            LoginError,
+            RefusedError,
+            SlowError,
+            UnreachableError,
+        )
 
         try:
             with self.store.opened(self.named, name, most) as chunks:
@@ -235,8 +242,10 @@ class Place:
             raise self.invalid(f"{name}: {sentence(error)}", fix) from error
         except LoginError as error:
             raise self.invalid(f"{name}: {sentence(error)}", self.log_in) from error
-        except RefusedError as error:
+        except (AbsentError, DamagedError) as error:
             raise self.invalid(f"{name}: {sentence(error)}", is_build=True) from error
+        except RefusedError as error:  # it may be as it should be
+            raise self.invalid(f"{name}: {sentence(error)}", self.remedy(error, "read"), is_build=True) from error
 
     @contextmanager
     def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
