@@ -77,7 +77,8 @@ def names(named: str) -> Iterator[str]:
     except NotReadable as error:
         raise RefusedError(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}") from error
     except OSError as error:  # of a folder that others may not enter
-        raise RefusedError(error.strerror or str(error)) from error
+        why = error.strerror or str(error)
+        raise RefusedError(f"{error.filename} cannot be read: {why}" if error.filename else why) from error
 
 
 @contextmanager
