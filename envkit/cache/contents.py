@@ -192,10 +192,10 @@ def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     checked = [check(of, name, keys) for name in names]
     sources = [check_named(of, one) for one in publishing.stored(of) if is_source(one)] if of.is_listed else []
     why = wrong_of_index(of, names) if of.is_listed and not of.is_registry and not unread else ""
-    wrong = [f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew."] * bool(
-        why
-    )
-    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=(*map(sentences_of, unread), *wrong))
+    wrong = [*map(sentences_of, unread)]
+    if why:
+        wrong.append(f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew.")
+    return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
 
 
 def wrong_of_index(of: Place, names: Sequence[str]) -> str:
@@ -331,9 +331,10 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         store = of.writable
         publishing.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
-        index = wrong_of_index(of, of.names()) if there and not of.is_registry else ""
+        names = of.names()
+        index = wrong_of_index(of, names) if there and not of.is_registry else ""
         kept, old, bad, unread = set[str](), list[Stored](), list[Stored](), list[str]()
-        named = [there[f"manifests/{name}"] for name in of.names() if f"manifests/{name}" in there]
+        named = [there[f"manifests/{name}"] for name in names if f"manifests/{name}" in there]
         for one in (*named, *filter(is_source, there.values())):
             state = looked_at(of, one)
             if not state.read:

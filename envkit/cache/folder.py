@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import BinaryIO
 
@@ -63,19 +63,19 @@ def names(named: str) -> Iterator[str]:
         if top.is_file():
             raise RefusedError("manifests is a file, and no folder")
         for folder in listed(top):
-            if (top / folder).is_symlink():
-                unread += [f"manifests/{folder}/ {LINK}"] * bool(NAME.fullmatch(f"{folder}/{'0' * 64}.json"))
-                continue
-            try:
-                inside = listed(top / folder)
-            except NotReadable as error:
-                unread.append(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}")
-                continue
+            inside = list[str]()
+            if not (top / folder).is_symlink():
+                try:
+                    inside = listed(top / folder)
+                except NotReadable as error:
+                    unread.append(in_a_line(error))
+            elif NAME.fullmatch(f"{folder}/{'0' * 64}.json"):
+                unread.append(f"manifests/{folder}/ {LINK}")
             yield from (f"{folder}/{name}" for name in inside)
         if unread:
             raise RefusedError(unread[0])
     except NotReadable as error:
-        raise RefusedError(f"{error.what.rstrip('.')}: {error.why.rstrip('.')}") from error
+        raise RefusedError(in_a_line(error)) from error
     except OSError as error:  # of a folder that others may not enter
         why = error.strerror or str(error)
         raise RefusedError(f"{error.filename} cannot be read: {why}" if error.filename else why) from error
@@ -99,16 +99,16 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     except FileNotFoundError as error:
         raise AbsentError("this file is not there") from error
     except OSError as error:
-        link = next((each for each in parents(name) if (path_of(named) / each).is_symlink()), "")
+        folders = reversed(PurePosixPath(name).parents[:-1])
+        link = next((each for each in folders if (path_of(named) / each).is_symlink()), None)
         raise RefusedError(f"{link}/ {LINK}" if link else error.strerror or str(error)) from error
     with stream:
         yield limited(pieces(stream), None, most)
 
 
-def parents(name: str) -> list[str]:
-    """Return the folders of a file of a cache, from the top."""
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[:deep]) for deep in range(1, len(parts) + 1)]
+def in_a_line(error: NotReadable) -> str:
+    """Return what cannot be read, and why."""
+    return f"{error.what.rstrip('.')}: {error.why.rstrip('.')}"
 
 
 def pieces(stream: BufferedReader) -> Iterator[bytes]:
