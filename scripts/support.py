@@ -37,15 +37,14 @@ HEAD = (
     "| stack | state | MPI | Python | machine | on | repeated by | Horovod's own tests |\n"
     "|---|---|---|---|---|---|---|---|\n"
 )
-BY_HAND = "by hand"
 
 
 def rows(stack: Stack) -> Iterator[str]:
     """Yield the lines of a stack: one for each place where it was tried, and for each machine with other Pythons."""
     for one in stack.tried:
-        by = one.by if one.by == BY_HAND else f"`{one.by.rpartition('::')[2]}`"
-        where = f"{one.mpi} | {one.python} | {one.machine} | {one.on}"
-        yield f"| `{stack.name}` | verified | {where} | {by} | {own_tests(stack, one)} |\n"
+        by = one.by.rpartition("::")[2]
+        where = f"{one.mpi} | {one.python} | {one.machine} | {one.on} | `{by}`"
+        yield f"| `{stack.name}` | verified | {where} | {own_tests(stack, one)} |\n"
     tried = {(one.machine, one.python) for one in stack.tried}
     for machine, pythons in stack.pythons.items() if stack.tried else ():
         if others := [python for python in pythons if (machine, python) not in tried]:

@@ -40,6 +40,7 @@ FLAGS = {
     "pytorch-2.13-cpu with MPICH 5.0": {"mpi", "gloo"},
     "pytorch-2.13-cpu with Intel MPI": {"mpi", "gloo"},
     "pytorch-2.13-cpu with Cray MPICH": {"mpi", "gloo"},
+    "pytorch-2.13-cuda": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.21-cpu-image": {"mpi", "gloo"},
     "pytorch-2.13-cuda-image": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},

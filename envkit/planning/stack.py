@@ -21,7 +21,7 @@ from envkit.system.resources import data, easybuild_collection, recipes
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """A place where a stack was built and verified on two ranks, and by what that is done again.
 
-    ``on`` is the system with its compiler, ``by`` a test, a script, or "by hand". What is for GPUs was verified on CPU
+    ``on`` is the system with its compiler, ``by`` a test or a script. What is for GPUs was verified on CPU
     tensors. ``emulated``: the machine was not there, and its programs were run by an emulator.
     """
 

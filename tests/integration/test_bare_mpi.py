@@ -1,4 +1,4 @@
-"""README's first command on a fresh Debian 12 whose only MPI is another than Open MPI."""
+"""README's first command on a fresh Debian 12 whose only MPI is another than Open MPI, and on Debian sid."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,6 +17,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.all]
 def debian_12(tmp_path: Path) -> Iterator[Machine]:
     """A minimal Debian 12."""
     with bare(tmp_path, "bookworm") as machine:
+        yield machine
+
+
+@pytest.fixture
+def debian_sid(tmp_path: Path) -> Iterator[Machine]:
+    """A minimal Debian sid: the newest compiler that there is, and a Python for which TensorFlow has wheels."""
+    with bare(tmp_path, "sid") as machine:
         yield machine
 
 
@@ -52,3 +59,16 @@ def test_the_first_command_of_readme_takes_the_mpi_that_is_there(
     receipt = json.loads(debian_12.said(".venv/bin/envkit", "show", STACK, "--json"))
     assert receipt["mpi"]["family"] == family and receipt["mpi"]["version"].startswith(version)
     assert "openmpi" not in debian_12.said("dpkg-query", "--show", "--showformat=${Package}\n")
+
+
+@checkout
+@pytest.mark.builds
+def test_the_first_command_of_readme_on_debian_sid(debian_sid: Machine) -> None:
+    put_intel_mpi(debian_sid)
+    done = debian_sid.run("scripts/quickstart.sh", "tensorflow")
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    assert f"PASS  {STACK}: 2 ranks" in done.stdout
+    receipt = json.loads(debian_sid.said(".venv/bin/envkit", "show", STACK, "--json"))
+    assert receipt["mpi"]["family"] == "Intel MPI" and receipt["python"].startswith("3.13.")
+    assert int(debian_sid.said("gcc", "-dumpversion")) >= 15  # GCC of Debian 13 is 14

@@ -233,7 +233,8 @@ def test_the_name_of_a_node_is_not_that_of_the_one_where_mpiexec_was_started(mon
 
 
 def test_a_rank_killed_with_its_watchdog_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    first, second = (start_probe(tmp_path, rank, 2, faults="hang-allreduce", timeout=8) for rank in (0, 1))
+    limits = ("collectives_cpu=3", "*=600")  # before the other is said to have gone, after five looks
+    first, second = (start_probe(tmp_path, rank, 2, faults="hang-allreduce", limits=limits) for rank in (0, 1))
     wait_for_phase(tmp_path, "collectives_cpu", ranks=2)
     second.kill()
     for process in (second, first):
