@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional
 HERE = os.path.dirname(os.path.abspath(__file__))
 MPI = (
     ("Open MPI", r"Open MPI v([\w.]+)"),
+    ("MVAPICH", r"MVAPICH(?:2(?:-\w+)?|-Plus)?\s+Version\s*:\s*([\w.]+)"),
     ("MPICH", r"MPICH Version:\s*([\w.]+)"),
     ("MPICH", r"CRAY MPICH version\s+([\w.]+)"),
     ("Intel MPI", r"Intel\(R\) MPI Library ([\w.]+)"),

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 
 import msgspec
@@ -85,8 +86,16 @@ def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             if name.startswith("PIP_"):
                 yield ":env:", name.removeprefix("PIP_").lower().replace("_", "-"), value
         return
-    audible = {name: value for name, value in env.items() if name not in SILENCING}
-    done = capture([*pip, "config", "list"], env=audible, timeout_s=PIP_S)
+    audible = tuple((name, value) for name, value in env.items() if name not in SILENCING)
+    for line in listed(tuple(pip), audible).splitlines():
+        if match := SETTING.match(line):
+            yield match["section"], match["name"], str(ast.literal_eval(match["value"]))
+
+
+@cache
+def listed(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    """Return what pip lists of its configuration, which it is asked once. Raises HostProblem as ``configured``."""
+    done = capture([*pip, "config", "list"], env=dict(env), timeout_s=PIP_S)
     if done.status == 124:  # it was stopped
         raise HostProblem(
             what=f"pip has not said within {PIP_S:.0f} s how it is configured.",
@@ -99,9 +108,7 @@ def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             why=redact("\n".join(done.stderr.strip().splitlines()[-3:])),
             fix="'python -m pip config debug' names the files: correct the one that is wrong.",
         )
-    for line in done.stdout.splitlines():
-        if match := SETTING.match(line):
-            yield match["section"], match["name"], str(ast.literal_eval(match["value"]))
+    return done.stdout
 
 
 def pip_command() -> list[str]:
