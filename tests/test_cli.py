@@ -1,5 +1,6 @@
 import errno
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
 from envkit.knowledge import foreign
+from envkit.report.paper import has_colours
 
 HEAVY = {"rich", "msgspec", "unearth", "httpx2", "easybuild", "filelock", "elftools", "archspec", "subprocess"}
 CLASSES = [
@@ -514,6 +516,18 @@ class TestGeneral:
         monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
         assert run([*words.split(), "--prefix", str(prefix.root)]) == 0
         assert ("\x1b[1m" in capsys.readouterr().out) == ("never" not in words)
+
+    def test_a_rank_of_open_mpi_prints_no_colours_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its launcher gives it a terminal, and then writes the log of a job."""
+        for name in ("NO_COLOR", "FORCE_COLOR", "OMPI_COMM_WORLD_RANK", "TERM"):
+            monkeypatch.delenv(name, raising=False)
+        _, terminal = pty.openpty()
+        with os.fdopen(terminal, "w") as stream:
+            assert has_colours(stream)
+            monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+            assert not has_colours(stream)
+            monkeypatch.setenv("FORCE_COLOR", "1")
+            assert has_colours(stream)
 
     def test_every_command_takes_them(self) -> None:
         for name in ("list", "run", "job slurm", "eessi clean", "config", "verify"):

@@ -17,14 +17,19 @@ from envkit.report import words
 CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
+RANK = "OMPI_COMM_WORLD_RANK"  # Open MPI gives its ranks a terminal of its own, and what they print may go to a file
+
+
 def has_colours(stream: TextIO) -> bool:
-    """Whether there are colours: what --color says, else NO_COLOR and FORCE_COLOR, else whether it is a terminal."""
+    """Whether there are colours: what --color says, else NO_COLOR and FORCE_COLOR, else whether a person looks on."""
     chosen = resolve_color_default()
     if chosen is not None:
         return chosen
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+    return bool(os.environ.get("FORCE_COLOR")) or (
+        stream.isatty() and os.environ.get("TERM") != "dumb" and RANK not in os.environ
+    )
 
 
 def is_quiet() -> bool:

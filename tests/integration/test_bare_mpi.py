@@ -63,12 +63,21 @@ def test_the_first_command_of_readme_takes_the_mpi_that_is_there(
 
 @checkout
 @pytest.mark.builds
-def test_the_first_command_of_readme_on_debian_sid(debian_sid: Machine) -> None:
-    put_intel_mpi(debian_sid)
+@pytest.mark.parametrize(
+    ("put", "family"),
+    [
+        pytest.param(lambda _: None, "Open MPI", id="its-own"),  # that of Debian, which the command installs
+        pytest.param(put_intel_mpi, "Intel MPI", id="Intel-MPI"),
+    ],
+)
+def test_the_first_command_of_readme_on_debian_sid(
+    put: Callable[[Machine], None], family: str, debian_sid: Machine
+) -> None:
+    put(debian_sid)
     done = debian_sid.run("scripts/quickstart.sh", "tensorflow")
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     assert f"PASS  {STACK}: 2 ranks" in done.stdout
     receipt = json.loads(debian_sid.said(".venv/bin/envkit", "show", STACK, "--json"))
-    assert receipt["mpi"]["family"] == "Intel MPI" and receipt["python"].startswith("3.13.")
+    assert receipt["mpi"]["family"] == family and receipt["python"].startswith("3.13.")
     assert int(debian_sid.said("gcc", "-dumpversion")) >= 15  # GCC of Debian 13 is 14

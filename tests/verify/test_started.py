@@ -42,7 +42,7 @@ BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
             "horovodrun", "horovodrun", (1, 2, 1, 2), "10.0.0.1-7",
         ),
         (f"{OMPI} {JOBID} OMPI_MCA_orte_hnp_uri=u", "mpirun", "mpirun of Open MPI", (2, 4, 0, 2), "5-u"),
-        (f"{OMPI} PRTE_LAUNCHED=1 PMIX_NAMESPACE=p@1", "mpirun", "mpirun of Open MPI 5", (2, 4, 0, 2), "p@1"),
+        (f"{OMPI} PRTE_LAUNCHED=1 PMIX_NAMESPACE=p@1", "mpirun", "mpirun of Open MPI 5 or later", (2, 4, 0, 2), "p@1"),
         (f"{OMPI} {BATCH} {JOBID}", "mpirun", "mpirun of Open MPI", (2, 4, 0, 2), "5-"),
         (STEP, "srun", "srun", (3, 4, 1, 2), "9-1"),
         (f"{STEP} SLURM_RESTART_COUNT=2", "srun", "srun", (3, 4, 1, 2), "9-1-2"),
