@@ -804,6 +804,7 @@ def test_a_cache_that_fails_is_asked_once_and_told_once(
     work = planned(at=tmp_path / "none")
     [line] = [line for line in work.heading() if line.startswith("Cache:")]
     assert "There is no such folder" in line and len(asked) == 1
+    assert [f"Cache:    {problem}" for problem in work.cache_problems] == [line]
     said = build(work, tmp_path, monkeypatch)
     assert said.count(f"{work.found.wrong[0]} It is left out.") == 1 and len(asked) == 1
 
@@ -815,6 +816,7 @@ def test_what_is_wrong_with_a_layer_in_a_cache_is_said(
     path.write_text("{")
     work = planned(sandbox=True)
     assert work.taken_below == ["debian", "build-1"]
+    assert any(f"The manifest {NAME}.build-2/{path.name} cannot be read" in problem for problem in work.cache_problems)
     said = build(work, tmp_path, monkeypatch)
     assert said.count(f"The manifest {NAME}.build-2/{path.name} cannot be read") == 1
 

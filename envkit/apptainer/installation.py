@@ -160,6 +160,11 @@ class ImageInstallation:
         return [msgspec.structs.replace(one, step=called[one.step]) for one in offered]
 
     @property
+    def cache_problems(self) -> Sequence[str]:
+        """Why caches, keys, or builds that lack a trusted signature are passed over, each said once."""
+        return [*dict.fromkeys((*self.looked.problems, *self.looked_below.problems))]
+
+    @property
     def env(self) -> dict[str, str]:
         """The settings to enter with: the caller's."""
         return dict(os.environ)

@@ -66,6 +66,11 @@ class FoundBuilds:
         )
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with keys and with caches, and which builds lack a signature that is trusted."""
+        return (*self.keys, *self.wrong, *self.untrusted)
+
+    @property
     def taken(self) -> dict[str, Offer]:
         """The one to take of each module that one fits of; of an image by the name of its stack."""
         return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}

@@ -59,6 +59,7 @@ class ListedSource(msgspec.Struct, frozen=True, kw_only=True):
 class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of ``envkit install --dry-run``: ``problems`` is what stands in its way, ``cached`` what caches have.
 
+    ``cache_problems`` is why caches, keys, or builds that lack a trusted signature are passed over.
     ``unanswered`` is which files no place has answered about in time; that stops nothing yet.
     """
 
@@ -74,6 +75,7 @@ class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: tuple[Lacking, ...] = ()
     lock: Lock
     cached: tuple[Offered, ...] = ()
+    cache_problems: tuple[str, ...] = ()
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ def show_json(work: Installation) -> int:
         unanswered=tuple(Lacking(what=note.what, fix=note.fix) for note in work.unanswered),
         lock=work.lock,
         cached=tuple(work.offered),
+        cache_problems=tuple(work.cache_problems),
     )
     echo_json(json_types.text(plan))
     return preflight.refusal(problems).exit_code if problems else 0

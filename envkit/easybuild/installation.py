@@ -107,6 +107,11 @@ class ModulesInstallation:
         return offers.for_scripts(self.looked)
 
     @property
+    def cache_problems(self) -> Sequence[str]:
+        """Why caches, keys, or builds that lack a trusted signature are passed over."""
+        return self.looked.problems
+
+    @property
     def to_build(self) -> list[str]:
         """The modules that are left and that no cache has, in the order of building."""
         return [module for module in self.left if module not in self.looked.taken]

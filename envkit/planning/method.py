@@ -76,6 +76,10 @@ class Installation(Protocol):
         """The builds that caches have of it."""
 
     @property
+    def cache_problems(self) -> Sequence[str]:
+        """Why caches, keys, or builds that lack a trusted signature are passed over."""
+
+    @property
     def unanswered(self) -> Sequence[Problem]:
         """The files that no place has answered about in time, which stops nothing yet; none where nobody has asked."""
 
