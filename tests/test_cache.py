@@ -754,7 +754,8 @@ class TestManyBuilds:
         )
         name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
-        assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+        told = contents.verified([entry.place], ()).builds
+        assert [(one.state, one.read) for one in told] == ([("unread", False)] if is_kept else [])
 
     def test_an_object_that_was_cut_is_told_with_what_it_should_be(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -1459,6 +1460,9 @@ class TestTrust:
         assert run(["cache", "verify", entry.place.named]) == 4
         told = capsys.readouterr().out
         assert f"I{why[1:]}." in told and told.startswith("unread ") and "1 unread" in told
+        assert run(["cache", "verify", "--json", entry.place.named]) == 4
+        [one] = json.loads(capsys.readouterr().out)["builds"]
+        assert (one["state"], one["read"], one["wrong"]) == ("unread", False, f"I{why[1:]}.")
 
     def test_of_several_caches_the_others_are_verified_where_one_is_not_there(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]

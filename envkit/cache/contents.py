@@ -17,6 +17,7 @@ from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.report import words
 from envkit.sources import signature
 
+State = Literal["good", "unsigned", "bad", "unread"]
 NOT_YOURS = "None of your keys has signed it."
 UNCHECKED = f"{place.UNCHECKED}."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
@@ -50,12 +51,15 @@ class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A build that was ``read`` to its end and checked, or could not be; ``wrong`` says what of it is."""
+    """A build, or why it is not ``good``: ``wrong``. It was ``read`` to its end and checked, unless it is ``unread``.
+
+    What is ``unread`` may be good: it, or its signature, could not be checked now.
+    """
 
     place: str
     id: str
     module: str
-    state: Literal["good", "unsigned", "bad"]
+    state: State
     wrong: str
     read: bool = True
 
@@ -292,14 +296,17 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         folder, key = name.removesuffix(".json").split("/")
         module = folder.replace("--", "/", 1)
         was_read = not place.is_unread(error)
-        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
+        state: State = "bad" if was_read else "unread"
+        return Checked(place=of.shown, id=key, module=module, state=state, wrong=error.why, read=was_read)
+    was_read = True
     if content.sha256 != entry.manifest.sha256:
         here = f"Its object has {content.size} bytes and the SHA-256 {content.sha256}"
         wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif not wrong and keys and entry.signed.signature and not place.signer(entry, keys):
         wrong = NOT_YOURS if signature.can_check() else UNCHECKED
-    state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
-    was_read = wrong != UNCHECKED
+        was_read = wrong != UNCHECKED
+    state = "good" if entry.signed.signature else "unsigned"
+    state = state if not wrong else "bad" if was_read else "unread"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong, read=was_read)
 
 

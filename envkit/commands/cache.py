@@ -269,14 +269,14 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     verified = contents.verified(named(places), keys())
     tell_of_keys()
-    bad = [entry for entry in verified.builds if entry.state == "bad"]
+    bad = [entry for entry in verified.builds if entry.state in ("bad", "unread")]
     wrong = [entry for entry in verified.sources if entry.wrong]
     if as_json:
         echo_json(json_types.text(verified))
     else:
         for item in verified.builds:
-            why, state = f": {item.wrong}" if item.wrong else "", item.state if item.read else "unread"
-            echo(f"{state:<8} {item.id[:12]} {item.module} in {item.place}{why}")
+            why = f": {item.wrong}" if item.wrong else ""
+            echo(f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{why}")
         echo(counted("build", len(verified.builds), bad))
         checked: list[contents.Checked | contents.CheckedSource] = [*bad, *wrong]
         if any(contents.is_damaged(item) and Place(named=item.place).is_registry for item in checked):
