@@ -36,6 +36,7 @@ from envkit.cache import (
     folder,
     layout,
     manifest,
+    offers,
     pack,
     place,
     prefixes,
@@ -1396,20 +1397,46 @@ class TestTrust:
             ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
             ("notes.txt", "my keys\n", "is no public key"),
             ("cut.pub", "-----BEGIN PUBLIC KEY-----\nMCow\n", "holds a public key that is cut off or damaged"),
+            ("x.pub", "x25519", "holds a key of a kind that signs nothing"),
         ],
     )
     def test_a_key_that_can_verify_nothing_is_named(
-        self, name: str, content: str | None, why: str, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
-    ) -> None:
+        self, name: str, content: str | None, why: str, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """What none of the others has signed may be good, and is not checked."""
         entry, path, theirs = self.signed(tree, tmp_path / "cache", keys["mine"][0]), tmp_path / name, keys["theirs"][1]
-        if content is not None:
+        if content == "x25519":
+            subprocess.run(["openssl", "genpkey", "-algorithm", "x25519", "-out", tmp_path / "x.pem"], check=True)
+            subprocess.run(["openssl", "pkey", "-in", tmp_path / "x.pem", "-pubout", "-out", path], check=True)
+        elif content is not None:
             path.write_text(content)
         elif name == "folder":
             path.mkdir()
         assert place.signer(entry, [str(path)]) == ""
-        none = "none of your keys ('cache.keys') has signed it"
-        assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
-        assert untrusted(entry, [str(theirs)]) == none
+        said = f"its signature cannot be checked by all of your keys ('cache.keys'): {path} {why}"
+        assert untrusted(entry, [str(theirs), str(path)]) == said
+        assert untrusted(entry, [str(theirs)]) == "none of your keys ('cache.keys') has signed it"
+        [one] = contents.verified([entry.place], [str(theirs), str(path)]).builds
+        assert (one.state, one.read, one.wrong) == ("unread", False, f"I{said[1:]}.")
+        [one] = contents.verified([entry.place], [str(path), str(keys["mine"][1])]).builds
+        assert (one.state, one.wrong) == ("good", "")
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", str(path))
+        assert run(["cache", "list", entry.place.named]) == 0
+        assert "not checked" in capsys.readouterr().out
+
+    def test_a_public_key_beside_the_private_one_verifies_and_signs(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
+    ) -> None:
+        own, public = (path.read_text() for path in keys["mine"])
+        for content in (own + public, public + own):
+            both = tmp_path / "both.pem"
+            both.write_text(content)
+            entry = self.signed(tree, tmp_path / str(content.index(own)), both)
+            assert place.signer(entry, [str(both)]) == str(both)
+            assert offers.of_keys([str(both)]) == []
+            cache_push.require_private(both)
+            assert signature.public_of(both).decode() == public
 
     def test_what_a_key_of_theirs_has_signed_is_taken_first(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path

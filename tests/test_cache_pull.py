@@ -298,6 +298,7 @@ class TestSigned:
         problem = cache_pull.problem(done)
         assert isinstance(problem, CacheInvalid)
         assert "none of your keys ('cache.keys') has signed it" in problem.why
+        assert problem.fix.startswith("Set 'keys'") and "--sign" not in problem.fix
         assert files_in(tmp_path / NEW) == {}
         [one] = take(entry.place, new, None, keys["mine"][1], keys["theirs"][1]).builds
         assert (one.state, one.signed_by) == ("copied", keys["theirs"][1])
@@ -316,7 +317,10 @@ class TestSigned:
             problem = cache_pull.problem(done)
             assert isinstance(problem, CacheInvalid) and problem.exit_code == 4
             assert problem.what == f"{cache_pull.SHOWN + 2} builds could not be copied to {new.shown}."
-            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more") and problem.fix.startswith("Set 'keys'")
+            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more")
+            assert (
+                problem.fix == "Have whoever pushed what is not signed push it with --sign, or copy it with --unsigned."
+            )
         assert new.names() == [f"Horovod--1.0-toy/{mine.id}.json"]
 
     def test_without_openssl_what_is_signed_is_unread(
@@ -336,6 +340,19 @@ class TestSigned:
         assert files_in(tmp_path / NEW) == {}
         monkeypatch.setenv("PATH", path)
         assert states(take(entry.place, new, None, keys["mine"][1])) == ["copied"]
+
+    def test_a_key_that_cannot_be_used_has_its_own_remedy(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache", keys["mine"][0])
+        gone = str(tmp_path / "gone.pub")
+        for named in ((gone,), (gone, keys["theirs"][1])):
+            done = take(entry.place, new, None, *named)
+            problem = cache_pull.problem(done)
+            assert states(done) == ["unread"] and problem and problem.exit_code == 4
+            assert problem.why.endswith(f": {gone} cannot be read: No such file or directory")
+            assert problem.fix.startswith("Mend that key, or take it out of 'keys'") and "Set 'keys'" not in problem.fix
+        assert states(take(entry.place, new, None, gone, keys["mine"][1])) == ["copied"]
 
     def test_what_was_changed_after_it_was_signed(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]

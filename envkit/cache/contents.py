@@ -9,17 +9,15 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import layout, manifest, place, publishing, unpack
+from envkit.cache import layout, manifest, offers, place, publishing, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
 from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.report import words
-from envkit.sources import signature
 
 State = Literal["good", "unsigned", "bad", "unread"]
 NOT_YOURS = "None of your keys has signed it."
-UNCHECKED = f"{place.UNCHECKED}."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
@@ -303,8 +301,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         here = f"Its object has {content.size} bytes and the SHA-256 {content.sha256}"
         wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif not wrong and keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = NOT_YOURS if signature.can_check() else UNCHECKED
-        was_read = wrong != UNCHECKED
+        why = offers.unchecked(keys)
+        wrong, was_read = f"{why[0].upper()}{why[1:]}." if why else NOT_YOURS, not why
     state = "good" if entry.signed.signature else "unsigned"
     state = state if not wrong else "bad" if was_read else "unread"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong, read=was_read)
@@ -312,7 +310,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 
 def is_damaged(done: Checked | CheckedSource) -> bool:
     """Say whether something is not what it should be, whoever has signed it."""
-    return done.read and done.wrong not in ("", NOT_YOURS, UNCHECKED)
+    return done.read and done.wrong not in ("", NOT_YOURS)
 
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:

@@ -30,7 +30,6 @@ from envkit.system.files import at_home
 MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
-UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 FORMS = (("s3://", bucket.NAMED, bucket.FORM), ("oci://", oci.NAMED, oci.FORM))
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."

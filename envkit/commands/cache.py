@@ -187,7 +187,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         echo_json(json_types.text(listing))
     else:
-        is_several = len({item.place for item in listing.builds}) > 1
+        is_several, by_none = len({item.place for item in listing.builds}) > 1, signed_by_none()
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
@@ -198,7 +198,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
                         *given(item.arguments),
                     ]
                 ),
-                item.signed_by or unchecked(item.signed), *([item.place] if is_several else []),
+                item.signed_by or (by_none if item.signed else "no"), *([item.place] if is_several else []),
             )
             for item in listing.builds
         ]  # fmt: skip
@@ -232,7 +232,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Id": build.id,
         "Layer" if manifest.is_layer else "Image" if manifest.is_image else "Module": manifest.module,
         "Cache": build.place.shown,
-        "Signed": key or unchecked(bool(build.signed.signature)),
+        "Signed": key or (signed_by_none() if build.signed.signature else "no"),
         "Size": words.size(manifest.size) + ("" if manifest.is_image else f"{unpacked}, {len(manifest.files)} files"),
         **({"Wheels": f"{len(manifest.wheels)}, whose files are not in it"} if manifest.wheels else {}),
         "SHA-256": manifest.sha256,
@@ -389,17 +389,11 @@ def verdict_of(report: bytes) -> str:
     return verdict.upper() if verdict in ("pass", "fail") else "none that can be read"
 
 
-def unchecked(is_signed: bool) -> str:
+def signed_by_none() -> str:
     """Return what there is to say of a signature that no key verifies."""
-    from envkit.sources import signature
+    from envkit.cache import offers
 
-    return (
-        "no"
-        if not is_signed
-        else "by none of your keys, or changed since"
-        if keys() and signature.can_check()
-        else "not checked"
-    )
+    return "by none of your keys, or changed since" if keys() and not offers.unchecked(keys()) else "not checked"
 
 
 def counted(what: str, number: int, wrong: "Sequence[Checked | CheckedSource]") -> str:

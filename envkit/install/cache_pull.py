@@ -13,7 +13,7 @@ from rich.console import Console
 
 from envkit.cache import contents, fit, folder, place, publishing, unpack
 from envkit.cache.fit import Provided
-from envkit.cache.offers import NO_OPENSSL, untrusted
+from envkit.cache.offers import NO_OPENSSL, UNCHECKED, untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cache.publishing import Sent
 from envkit.config import configuration
@@ -161,8 +161,10 @@ def copied(
     signers = [(entry, place.signer(entry, caches.keys)) for entry in (() if why else these)]
     for entry, key in sorted(signers, key=lambda pair: not pair[1]):  # one that is signed by a key of theirs first
         if not key and not caches.unsigned:
-            why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
-            state = "unread" if why == (NO_OPENSSL,) else state
+            untaken = untrusted(entry, caches.keys) or UNSIGNED
+            is_checked = not untaken.startswith(UNCHECKED)
+            if state == "unsigned" and not (why and is_checked):
+                state, why = "unsigned" if is_checked else "unread", (untaken,)
             continue
         if entry.place in failed:
             state, why = "unread", (FAILED,)
@@ -254,8 +256,11 @@ def problem(done: Pulled) -> EnvkitError | None:
             what = f"Nothing was copied to {done.to}."
         tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
         later = f"See that you can reach and read that cache. {AGAIN}"
-        unchecked = [build for build in unread if NO_OPENSSL in build.why]
+        unchecked = [build for build in unread if build.why[0].startswith(UNCHECKED)]
+        is_lacking = any(NO_OPENSSL in build.why for build in unchecked)
+        mend = "Mend that key, or take it out of 'keys' in [cache] of your configuration (see 'envkit config')."
         keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
+        sign = "Have whoever pushed what is not signed push it with --sign, or copy it with --unsigned."
         why = [text for build in (*bad, *unread) for text in build.why if text != FAILED]
         why += [*listed([*unsigned, *refused]), *done.wrong]
         return CacheInvalid(
@@ -264,9 +269,10 @@ def problem(done: Pulled) -> EnvkitError | None:
             fix="\n".join(
                 [
                     *([tell] if bad else [f"Mend that. {AGAIN}"] if done.wrong and not unread else ()),
-                    *([f"{signature.LACKING} {AGAIN}"] if unchecked else ()),
+                    *([f"{signature.LACKING if is_lacking else mend} {AGAIN}"] if unchecked else ()),
                     *([later] if len(unread) > len(unchecked) else ()),
-                    *([keys] if unsigned else ()),
+                    *([keys] if any(UNSIGNED not in build.why for build in unsigned) else ()),
+                    *([sign] if any(UNSIGNED in build.why for build in unsigned) else ()),
                 ]
             ),
         )

@@ -175,15 +175,14 @@ def pushed_file(
 def require_private(key: Path) -> None:
     """Require that a file is a private key that can sign. Raises UsageProblem, HostProblem."""
     signature.require_file(key)
-    is_public = not signature.unusable(key)
     try:
-        is_other = b"PRIVATE KEY" not in files.read(key)
+        content = files.read(key)
     except OSError as error:
         raise HostProblem(what=f"The key {key} cannot be read.", why=f"{error.strerror}.") from error
-    if is_public or is_other:
+    if b"PRIVATE KEY" not in content:
         raise UsageProblem(
             what=f"Nothing can be signed with {key}.",
-            why="It is a public key." if is_public else "It is no private key in PEM.",
+            why="It is a public key." if b"PUBLIC KEY" in content else "It is no private key in PEM.",
             fix="Name the private key, which only you can read.",
         )
     signature.require_signs(key)

@@ -16,6 +16,7 @@ from envkit.system import files, owners, process, temporary
 from envkit.system.owners import Trusted
 
 LARGEST = 100_000  # bytes of a key
+NO_SIGNERS = ("X25519", "X448", "DH")  # kinds of keys that agree on a secret, as openssl names them
 LACKING = "Install OpenSSL 3.0 or newer: its program openssl signs and checks."
 
 
@@ -123,12 +124,12 @@ def unusable(key: Path) -> str:
         content = files.read(key)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if b"PRIVATE KEY" in content:
-        return "is a private key: name its public half"
-    if b"PUBLIC KEY" not in content:
-        return "is no public key"
-    done = process.capture(["openssl", "pkey", "-pubin", "-in", str(key.absolute()), "-noout"])
-    return "" if done.status in (0, 127) else "holds a public key that is cut off or damaged"
+    if b"PUBLIC KEY" not in content:  # one that has the private half as well does verify
+        return "is a private key: name its public half" if b"PRIVATE KEY" in content else "is no public key"
+    done = process.capture(["openssl", "pkey", "-pubin", "-in", str(key.absolute()), "-noout", "-text_pub"])
+    if done.status not in (0, 127):
+        return "holds a public key that is cut off or damaged"
+    return "holds a key of a kind that signs nothing" if done.stdout.startswith(NO_SIGNERS) else ""
 
 
 @contextmanager
