@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import layout, manifest, offers, place, publishing, unpack
+from envkit.cache import folder, layout, manifest, offers, place, publishing, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
@@ -191,13 +191,32 @@ def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     """Read every build of a cache to its end. Raises CacheInvalid where it cannot be read at all."""
     unread = list[CacheInvalid]()
     names = of.names(unread)
+    if no_sources := wrong_of_sources(of):
+        unread.append(no_sources)
     checked = [check(of, name, keys) for name in names]
     sources = [check_named(of, one) for one in publishing.stored(of) if is_source(one)] if of.is_listed else []
-    why = wrong_of_index(of, names) if of.is_listed and not of.is_registry and not unread else ""
+    is_known = of.is_listed and not of.is_registry and not [one for one in unread if one is not no_sources]
+    why = wrong_of_index(of, names) if is_known else ""
     wrong = [*map(sentences_of, unread)]
     if why:
         wrong.append(f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew.")
     return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
+
+
+def wrong_of_sources(of: Place) -> CacheInvalid | None:
+    """Return what keeps the sources of a folder from being read: else it would seem to have none."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        if not of.is_remote:
+            folder.require_sources(of.named)
+    except RefusedError as error:
+        return CacheInvalid(
+            what=f"The sources of the cache {of.shown} cannot be used.",
+            why=place.sentence(error),
+            fix="Have its owner put a folder in its place, or let you read it.",
+        )
+    return None
 
 
 def wrong_of_index(of: Place, names: Sequence[str]) -> str:
@@ -291,8 +310,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
-        folder, key = name.removesuffix(".json").split("/")
-        module = folder.replace("--", "/", 1)
+        called, key = name.removesuffix(".json").split("/")
+        module = called.replace("--", "/", 1)
         was_read = not place.is_unread(error)
         state: State = "bad" if was_read else "unread"
         return Checked(place=of.shown, id=key, module=module, state=state, wrong=error.why, read=was_read)
@@ -350,6 +369,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
                 old.append(one)
             elif not is_source(one):
                 kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
+        unread += ["sources"] if wrong_of_sources(of) else []
         old += [one for one in there.values() if is_unused(one, kept)]
         bad += [] if of.is_registry else damaged_objects(of, there.values(), {*kept, *(one.name for one in old)})
         with nullcontext() if dry_run or not there else store.locked(of.named):  # what was pushed meanwhile counts

@@ -106,6 +106,21 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
         yield limited(pieces(stream), None, most)
 
 
+def require_sources(named: str) -> None:
+    """Require that its sources can be listed, if it has any, as ``names`` does of manifests. Raises RefusedError."""
+    from envkit.sources.answers import RefusedError
+
+    top = path_of(named) / "sources"
+    if top.is_symlink():
+        raise RefusedError(f"sources/ {LINK}")
+    if top.is_file():
+        raise RefusedError("sources is a file, and no folder")
+    try:
+        listed(top)
+    except NotReadable as error:
+        raise RefusedError(in_a_line(error)) from error
+
+
 def in_a_line(error: NotReadable) -> str:
     """Return what cannot be read, and why."""
     return f"{error.what.rstrip('.')}: {error.why.rstrip('.')}"
