@@ -1284,6 +1284,27 @@ class TestPlanted:
         assert (web / "index.json").read_text() == '{"my": "site"}'
         assert (web / "objects" / "scene.blend").exists()
 
+    def test_a_folder_of_something_else_is_not_said_to_be_good(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Its name may be mistyped. What is empty is a cache that nothing has been put into."""
+        place = tmp_path / "thesis"
+        (place / "manifests").mkdir(parents=True)
+        (place / ".snapshot").touch()
+        for command in ("verify", "prune"):
+            assert run(["cache", command, str(place)]) == 0
+        (place / "thesis.tex").touch()
+        capsys.readouterr()
+        for command in ("verify", "prune"):
+            assert run(["cache", command, str(place)]) == 4
+            told = capsys.readouterr()
+            assert told.out == "" and f"envkit: There is no cache in {place}.\n" in told.err
+            assert run(["cache", command, str(tmp_path / "thesis.txt")]) == 4
+            assert "There is no such folder." in capsys.readouterr().err
+        (place / "sources").mkdir()
+        (place / "sources" / hashlib.sha256(b"").hexdigest()).touch()
+        assert run(["cache", "verify", str(place)]) == 0
+
     @pytest.mark.parametrize("name", ["index.json", ".lock"])
     def test_folders_in_the_place_of_its_files(self, name: str, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")

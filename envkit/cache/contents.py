@@ -191,6 +191,7 @@ def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     """Read every build of a cache to its end. Raises CacheInvalid where it cannot be read at all."""
     unread = list[CacheInvalid]()
     names = of.names(unread)
+    require_there(of)
     if no_sources := wrong_of_sources(of):
         unread.append(no_sources)
     checked = [check(of, name, keys) for name in names]
@@ -201,6 +202,17 @@ def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     if why:
         wrong.append(f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew.")
     return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
+
+
+def require_there(of: Place) -> None:
+    """Require that a folder is a cache, or empty: one of something else is no cache without faults.
+
+    Raises CacheInvalid.
+    """
+    if not of.is_remote and folder.is_foreign(of.named):
+        raise CacheInvalid(
+            what=f"There is no cache in {of.shown}.", why="It has files, but none of a cache.", fix="Check its name."
+        )
 
 
 def wrong_of_sources(of: Place) -> CacheInvalid | None:
@@ -347,12 +359,13 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
 
     What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
     What is pushed while all is read, which may take long, stays as well.
-    Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
+    Raises UsageProblem for what is no cache, CacheInvalid, also where there is none, StorageFailed.
     """
     from envkit.sources.answers import RefusedError
 
     try:
         store = of.writable
+        require_there(of)
         publishing.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
         names = of.names()

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import BinaryIO
 
-from envkit.cache.layout import NAME, OWN, PIECE, Stored
+from envkit.cache.layout import INDEX, NAME, OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
 from envkit.errors import EnvkitError, HostProblem, NotReadable, UsageProblem
@@ -23,6 +23,7 @@ from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+TOPS = ("manifests", "objects", "sources")
 LINK = "is a link, which is not followed"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # as of Lustre without -o flock
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
@@ -231,6 +232,17 @@ def files_of(folder: Path) -> Iterator[Path]:
             behind = any(place.is_symlink() for place in path.parents[: name.count("/")])
             if OWN.fullmatch(name) and not behind:
                 yield path
+
+
+def is_foreign(named: str) -> bool:
+    """Say whether a folder has files, but none of a cache; one that is empty may become a cache, hidden files aside."""
+    folder = path_of(named)
+    with suppress(NotReadable):
+        there = set(listed(folder))
+        known = {*TOPS, INDEX, ".lock"}
+        seen = {name for name in there if not name.startswith(".")}
+        return bool(seen - known) and not there & {INDEX, ".lock"} and not any(files_of(folder))
+    return False
 
 
 def stored(named: str) -> Iterator[Stored]:
