@@ -1531,6 +1531,21 @@ class TestTrust:
         told = capsys.readouterr()
         assert told.out == "" and f"The cache {gone} cannot be used." in told.err
 
+    def test_a_cache_that_is_named_twice_counts_once(
+        self, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        (tmp_path / "link").symlink_to("cache")
+        monkeypatch.chdir(tmp_path)
+        for command in ("verify", "list"):
+            assert run(["cache", command, "cache/", "./cache", str(tmp_path / "link")]) == 0
+            assert capsys.readouterr().out.count(entry.id[:12]) == 1
+
+    def test_an_id_in_capitals(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        for wanted in (entry.id.upper(), entry.id[:9].upper()):
+            assert contents.find([entry.place], wanted).id == entry.id
+
     def test_a_manifest_that_was_changed(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],

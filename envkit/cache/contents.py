@@ -138,11 +138,11 @@ def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
 
 
 def find(places: Sequence[Place], wanted: str) -> SignedManifest:
-    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one.
+    """Return the build whose id begins so, in any case. Raises UsageProblem where there is none, or more than one.
 
     Raises CacheInvalid for one that is there and cannot be read.
     """
-    found, looking = entries(places)
+    (found, looking), wanted = entries(places), wanted.lower()
     fitting = {one.id: one for one in reversed(found) if one.id.startswith(wanted)}  # of equal ones the first
     for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()

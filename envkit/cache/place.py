@@ -152,6 +152,14 @@ class Place:
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
     @property
+    def itself(self) -> str:
+        """What is the same for each of its names: of a folder its path without links."""
+        if self.is_remote:
+            return self.named.rstrip("/")
+        path = folder.path_of(self.named)
+        return str(path.resolve() if path.is_dir() else path)
+
+    @property
     def log_in(self) -> str:
         """How to become somebody who may read or write it."""
         if self.is_registry:

@@ -335,14 +335,21 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
 
 
 def named(places: tuple[str, ...]) -> "list[Place]":
-    """Return the places that are named, else those of the configuration; ends with a usage error without any."""
+    """Return the places that are named, each once, else those of the configuration.
+
+    Ends with a usage error without any.
+    """
     from envkit.cache.place import Place
     from envkit.config import configuration
 
     words = places or configuration.read().get("cache.from")
     if not words:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
-    return [Place(named=word) for word in words]
+    once = dict[str, Place]()
+    for word in words:
+        place = Place(named=word)
+        once.setdefault(place.itself, place)
+    return list(once.values())
 
 
 def of_module(needs: "Needs") -> dict[str, str]:

@@ -108,15 +108,15 @@ def chosen(
 
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
-    by_id = defaultdict[str, list[SignedManifest]](list)
-    ids = [build for build in manifests if name is not None and ID.fullmatch(name) and build.id.startswith(name)]
+    by_id, key = defaultdict[str, list[SignedManifest]](list), (name or "").lower()  # an id is one in any case
+    ids = [build for build in manifests if ID.fullmatch(key) and build.id.startswith(key)]
     for entry in [] if ids else manifests:  # no build is called like the id of another, to be taken in its place
         if name is None or name in names_of(entry):
             by_id[entry.id].append(entry)
     if by_id or name is None:
         return list(by_id.values()), False
     for entry in manifests:
-        if entry.id.startswith(name):
+        if entry.id.startswith(key):
             by_id[entry.id].append(entry)
     at = " ".join(quote(place.shown) for place in places)
     if not manifests:
