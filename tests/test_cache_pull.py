@@ -23,6 +23,8 @@ from envkit.cache.manifest import Manifest, Signed
 from envkit.cache.offers import NO_OPENSSL
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cli import run
+from envkit.commands import cache as commands
+from envkit.commands.cache import stoppable
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import CacheInvalid, CacheSilent, DiskFull, HostProblem, Interrupted, UsageProblem
@@ -531,13 +533,45 @@ class TestInterrupted:
 
         with monkeypatch.context() as changed:
             changed.setattr(unpack, "fetch", stopped)
-            with pytest.raises(Interrupted) as told, publishing.stoppable(new):
+            with pytest.raises(Interrupted) as told, stoppable(new.named):
                 take(entry.place, new)
         assert told.value.exit_code == 130
         assert told.value.why == f"What is in {new.shown} is whole."
         assert told.value.fix == "Run the same command again: what is there already is not sent again."
         assert files_in(tmp_path / NEW) == {}
         assert states(take(entry.place, new)) == ["copied"]
+
+    @pytest.mark.parametrize("before", ["the configuration is read", "the second comes"])
+    def test_ctrl_c_is_answered_alike_whenever_it_comes(
+        self, before: str, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """With how many builds had been copied, if any."""
+        fetch, asked = unpack.fetch, list[str]()
+        for text in ("one", "two"):
+            (tree.software / MODULE / "text").write_text(text)
+            publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache")
+
+        def stopping(entry: SignedManifest, stream: Any) -> None:
+            asked.append(entry.id)
+            if len(asked) == 2:
+                signal.raise_signal(signal.SIGINT)
+            fetch(entry, stream)
+
+        def kept() -> tuple[str, ...]:
+            if before == "the configuration is read":
+                signal.raise_signal(signal.SIGINT)
+            return ()
+
+        monkeypatch.setattr(unpack, "fetch", stopping)
+        monkeypatch.setattr(commands, "keys", kept)
+        words = ["cache", "pull", "--all", "--unsigned", "--from", str(tmp_path / "cache"), "--to", new.named]
+        assert run(words) == 130
+        had = "" if before == "the configuration is read" else "\n  1 of 2 builds had been copied."
+        assert capsys.readouterr().err == (
+            f"envkit: Stopped by Ctrl-C.\n\n  What is in {new.shown} is whole.{had}\n\n"
+            "What to do: Run the same command again: what is there already is not sent again.\n"
+        )
 
     def test_pulls_at_the_same_time(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         of, errors = packed(tree, tmp_path / "packed"), list[BaseException]()

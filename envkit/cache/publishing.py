@@ -17,12 +17,11 @@ from envkit.errors import (
     CacheInvalid,
     CacheSilent,
     HostProblem,
-    Interrupted,
     NotWritable,
     UsageProblem,
     of_storage,
 )
-from envkit.system import process, record
+from envkit.system import record
 
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
 AGAIN = "Run the same command again: what is there already is not sent again."
@@ -177,18 +176,6 @@ def index(place: Place) -> None:
             content = msgspec.json.format(msgspec.json.encode(Index(manifests=written)), indent=1)
             store.put(place.named, INDEX, io.BytesIO(content))
             names = tuple(place.names())
-
-
-@contextmanager
-def stoppable(to: Place) -> Iterator[None]:
-    """Say on Ctrl-C what is to be done to go on with what writes to a place. Raises Interrupted."""
-    try:
-        with process.interruptible():
-            yield
-    except Interrupted as stopped:
-        stopped.why = f"What is in {to.shown} is whole."
-        stopped.fix = AGAIN
-        raise
 
 
 @contextmanager

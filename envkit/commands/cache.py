@@ -1,5 +1,6 @@
 """``envkit cache``: builds that have passed, shared."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from envkit.cache.contents import Checked, CheckedSource
     from envkit.cache.manifest import Manifest, Needs
@@ -76,19 +77,18 @@ def push(
     """
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
-    import os
+    with stoppable(to):
+        import os
 
-    from envkit.cache import ci
-    from envkit.cache.place import Place
-    from envkit.cache.publishing import stoppable
-    from envkit.environments import prefix as place
-    from envkit.install import cache_push as pushing
-    from envkit.report import words
-    from envkit.report.progress import console
+        from envkit.cache import ci
+        from envkit.cache.place import Place
+        from envkit.environments import prefix as place
+        from envkit.install import cache_push as pushing
+        from envkit.report import words
+        from envkit.report.progress import console
 
-    job = ci.job(os.environ) if from_ci else None
-    shown = console(err=True, tells=True)
-    with stoppable(Place(named=to)):
+        job = ci.job(os.environ) if from_ci else None
+        shown = console(err=True, tells=True)
         done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, shown, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
@@ -137,17 +137,16 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys,
     with 3 where one cannot be put there, as for its name or size; the others are copied.
     """
-    from typing import get_args
+    with stoppable(to):
+        from typing import get_args
 
-    from envkit.cache.place import Caches, Place
-    from envkit.cache.publishing import stoppable
-    from envkit.commands import json_types
-    from envkit.install import cache_pull as work
-    from envkit.report import words
-    from envkit.report.progress import console
+        from envkit.cache.place import Caches, Place
+        from envkit.commands import json_types
+        from envkit.install import cache_pull as work
+        from envkit.report import words
+        from envkit.report.progress import console
 
-    caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
-    with stoppable(Place(named=to)):
+        caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
         done = work.pull(caches, Place(named=to), name, every=every, console=console(err=True, tells=True))
     problem = work.problem(done)
     if as_json:
@@ -332,6 +331,27 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
         echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed{besides}:")
         for name in done.unread:
             echo(f"  {name}")
+
+
+@contextmanager
+def stoppable(to: str) -> "Iterator[None]":
+    """Say on Ctrl-C what is to be done to go on with what writes to a place. Raises Interrupted.
+
+    Imports that take time belong in it as well, so that it is said whenever that comes.
+    """
+    from envkit.errors import Interrupted
+    from envkit.system import process
+
+    try:
+        with process.interruptible():
+            yield
+    except Interrupted as stopped:
+        from envkit.cache.place import Place
+        from envkit.cache.publishing import AGAIN
+
+        stopped.why = "\n".join(filter(None, (f"What is in {Place(named=to).shown} is whole.", stopped.why)))
+        stopped.fix = AGAIN
+        raise
 
 
 def named(places: tuple[str, ...]) -> "list[Place]":
