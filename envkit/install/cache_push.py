@@ -29,6 +29,7 @@ from envkit.errors import (
     EnvironmentDamaged,
     HostProblem,
     NotProven,
+    OpensslMissing,
     UsageProblem,
 )
 from envkit.inside.probe.node import name_of_node
@@ -173,19 +174,13 @@ def pushed_file(
 
 
 def require_private(key: Path) -> None:
-    """Require that a file is a private key that can sign. Raises UsageProblem, HostProblem."""
-    signature.require_file(key)
+    """Require that a file is a private key that can sign. Raises UsageProblem, OpensslMissing."""
     try:
-        content = files.read(key)
-    except OSError as error:
-        raise HostProblem(what=f"The key {key} cannot be read.", why=f"{error.strerror}.") from error
-    if b"PRIVATE KEY" not in content:
-        raise UsageProblem(
-            what=f"Nothing can be signed with {key}.",
-            why="It is a public key." if b"PUBLIC KEY" in content else "It is no private key in PEM.",
-            fix="Name the private key, which only you can read.",
-        )
-    signature.require_signs(key)
+        signature.require_signs(key)
+    except OpensslMissing:
+        raise
+    except HostProblem as error:  # as of a key that is not there
+        raise UsageProblem(what=error.what, why=error.why, fix=error.fix) from error
 
 
 def tell_of_open(key: Path, console: Console) -> None:

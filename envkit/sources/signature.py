@@ -48,11 +48,27 @@ def signature_of(path: Path, key: Path) -> bytes:
         if done.status:
             raise HostProblem(
                 what=f"Nothing can be signed with {key}.",
-                why=last_line(done),
+                why=unfit(key, done),
                 fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
                 "makes.",
             )
         return files.read(folder / "signature")
+
+
+def unfit(key: Path, done: process.Completed) -> str:
+    """Say why nothing was signed with a key."""
+    try:
+        content = files.read(key)
+    except OSError as error:
+        return f"It cannot be read: {error.strerror}."
+    if b"PRIVATE KEY" not in content:
+        return "It is a public key." if b"PUBLIC KEY" in content else "It is no private key in PEM."
+    if b"ENCRYPTED" in content:
+        return "It has a passphrase, for which envkit does not ask."
+    read = process.capture(["openssl", "pkey", "-in", str(key.absolute()), "-passin", "pass:", "-noout", "-text_pub"])
+    if read.status:
+        return "It is cut off or damaged."
+    return "Keys of its kind sign nothing." if read.stdout.startswith(NO_SIGNERS) else last_line(done)
 
 
 def public_of(key: Path) -> bytes:
