@@ -156,6 +156,12 @@ class CacheSilent(EnvkitError):
     exit_code = 4
 
 
+class CacheBlocked(EnvkitError):
+    """A cache in which something that is not envkit's stands in the place of a file."""
+
+    exit_code = 4
+
+
 class NotRelocatable(EnvkitError):
     """A module that holds the path of its prefix where that cannot be rewritten."""
 

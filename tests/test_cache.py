@@ -58,6 +58,7 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.prefix import listed as listed_in
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import (
+    CacheBlocked,
     CacheInvalid,
     DiskFull,
     EnvkitError,
@@ -777,8 +778,9 @@ class TestManyBuilds:
             assert {*gone.removed, *gone.unread} == {told, name}
             assert gone.unread == ((name,) if kind == "folder" else ())  # it may be somebody's
         if kind == "folder":
-            with pytest.raises(NotWritable, match="Nothing can be put into"):
+            with pytest.raises(CacheBlocked, match="something else stands in the place of a file") as refused:
                 pushed_again(tree, tmp_path / "cache")
+            assert (refused.value.exit_code, refused.value.why) == (4, f"Is a directory: {name}")
             path.rmdir()
         pushed_again(tree, tmp_path / "cache")
         assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
@@ -997,12 +999,14 @@ class TestFolder:
         assert pushed(tree, tmp_path / "cache").place.names()
 
     def test_a_lock_that_is_a_link(self, tree: Tree, tmp_path: Path) -> None:
-        (tmp_path / "cache").mkdir()
-        (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
-        with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
-            with publishing.writing(Place(named=str(tmp_path / "cache")), "It"):
-                pushed(tree, tmp_path / "cache")
-        assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
+        lock = tmp_path / "cache" / ".lock"
+        lock.parent.mkdir()
+        lock.symlink_to(tmp_path / "theirs")
+        with pytest.raises(CacheBlocked) as refused:
+            pushed_again(tree, tmp_path / "cache")
+        assert refused.value.what == f"Nothing can be put into {lock.parent}: its .lock is a link."
+        assert refused.value.fix == f"Look at it, then remove it: ls -ld {lock}; rm {lock}"
+        assert not (tmp_path / "theirs").exists() and not publishing.is_of_build(refused.value)
 
     def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
         assert publishing.reason(OSError(errno.EPERM, "No")) == "No"
@@ -1310,9 +1314,14 @@ class TestPlanted:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        said = "its index.json is a folder" if name == "index.json" else "could not be tidied up"
-        with pytest.raises(NotWritable, match=said):
-            contents.prune(entry.place, 0, dry_run=False)
+        (tree.software / MODULE / "more").write_text("more")
+        for attempt in (
+            lambda: contents.prune(entry.place, 0, dry_run=False),
+            lambda: pushed_again(tree, tmp_path / "cache"),
+        ):
+            with pytest.raises(CacheBlocked, match=f"Nothing can be put into .*: its {name} is a folder") as told:
+                attempt()
+            assert told.value.exit_code == 4 and told.value.fix.endswith(f"rm -r {tmp_path}/cache/{name}")
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
     def test_what_can_be_no_place(self, named: str) -> None:

@@ -27,7 +27,7 @@ from envkit.commands import cache as commands
 from envkit.commands.cache import stoppable
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
-from envkit.errors import CacheInvalid, CacheSilent, DiskFull, HostProblem, Interrupted, UsageProblem
+from envkit.errors import CacheBlocked, CacheInvalid, CacheSilent, DiskFull, HostProblem, Interrupted, UsageProblem
 from envkit.install import cache_pull
 from envkit.install.cache_pull import Pulled
 from envkit.sources import answers, signature
@@ -282,7 +282,7 @@ class TestChosen:
         assert blocked.why[0].startswith("Something else stands in the place of its file: Is a directory: ")
         assert blocked.why[0].endswith(name.rpartition("/")[2])
         problem = cache_pull.problem(done)
-        assert isinstance(problem, HostProblem) and problem.exit_code == 3
+        assert isinstance(problem, CacheBlocked) and problem.exit_code == 4
 
     def test_of_no_builds(self, tmp_path: Path, new: Place) -> None:
         (tmp_path / "empty").mkdir()

@@ -16,7 +16,7 @@ from envkit.cache import contents, folder, layout
 from envkit.cache.place import Caches, Place
 from envkit.cli import run
 from envkit.environments.prefix import listed
-from envkit.errors import DiskFull, NotReadable, NotWritable, SourcesMissing, UsageProblem
+from envkit.errors import CacheBlocked, DiskFull, NotReadable, SourcesMissing, UsageProblem
 from envkit.install import cache_push
 from envkit.sources import download, pipconfig
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
@@ -251,7 +251,7 @@ class TestPut:
             cache_push.require(Place(named=str(tmp_path / "gone")))
         (tmp_path / "odd").mkdir()
         (tmp_path / "odd/sources").touch()
-        with pytest.raises(NotWritable, match="Nothing can be put into"):
+        with pytest.raises(CacheBlocked, match="Nothing can be put into"):
             cache_push.push_sources(Place(named=str(tmp_path / "odd")), sources(), tmp_path / "own")
 
     def test_a_full_disk(self, there: Place, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def require_there(of: Place) -> None:
 
     Raises CacheInvalid.
     """
-    if not of.is_remote and folder.is_foreign(of.named):
+    if not of.is_remote and folder.is_foreign(of.named) and not wrong_of_sources(of):
         raise CacheInvalid(
             what=f"There is no cache in {of.shown}.", why="It has files, but none of a cache.", fix="Check its name."
         )

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from envkit.cache.layout import INDEX, NAME, OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
-from envkit.errors import EnvkitError, HostProblem, NotReadable, UsageProblem
+from envkit.errors import CacheBlocked, EnvkitError, HostProblem, NotReadable, UsageProblem
 from envkit.system import files, umask
 from envkit.system.files import at_home
 
@@ -169,11 +169,21 @@ def refuses(module: str) -> str:  # noqa: ARG001
 def locked(named: str) -> Iterator[None]:
     """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it.
 
-    Raises OSError.
+    Raises OSError, CacheBlocked where something else stands in its place.
     """
     place = path_of(named) / ".lock"
-    with umask.like(place.parent):
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    try:
+        with umask.like(place.parent):
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        is_link, path = place.is_symlink(), quote(str(place))
+        raise CacheBlocked(
+            what=f"Nothing can be put into {place.parent}: its .lock is a {'link' if is_link else 'folder'}.",
+            why="It has to be a file, which envkit locks; envkit follows no link there, and removes no folder.",
+            fix=f"Look at it, then remove it: ls -ld {path}; rm {'' if is_link else '-r '}{path}",
+        ) from None
     try:
         is_held = replaced.acquired(descriptor, fcntl.LOCK_EX, time.monotonic() + LOCKED_S)
     except OSError as error:

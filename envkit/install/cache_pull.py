@@ -18,7 +18,7 @@ from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cache.publishing import Sent
 from envkit.config import configuration
 from envkit.easybuild import cached
-from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, UsageProblem
+from envkit.errors import CacheBlocked, CacheInvalid, EnvkitError, HostProblem, UsageProblem
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
@@ -29,6 +29,7 @@ AGAIN = "Then run the same command again: what is there already is not fetched a
 FAILED = "the server of that cache has failed"
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 ID = re.compile("[0-9a-f]{6,64}")
+BLOCKED = "Something else stands in the place of its file"
 SHOWN = 5  # builds that were not copied
 State = Literal["copied", "there", "unfit", "unsigned", "bad", "unread", "refused"]
 
@@ -68,7 +69,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: Console = SILENT) -> Pulled:
     """Copy builds into a place: those that fit this machine, of one name or all; or every one, or the one of an id.
 
-    Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
+    Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, CacheBlocked, DiskFull.
     """
     places = [source for source in caches.kept if source.shown != to.shown]
     if not places:
@@ -184,10 +185,10 @@ def copied(
         except HostProblem as error:  # of where it was to go
             state, why = "refused", (error.why,)
             break
-        except NotWritable as error:
-            if not publishing.is_blocked(error):
+        except CacheBlocked as error:
+            if not publishing.is_of_build(error):
                 raise
-            state, why = "refused", (f"Something else stands in the place of its file: {error.why}",)
+            state, why = "refused", (f"{BLOCKED}: {error.why}",)
             break
         origin, signed_by, why = entry.place, key, ()
         break
@@ -245,7 +246,8 @@ def problem(done: Pulled) -> EnvkitError | None:
     unread = done.of("unread")
     if refused and not (bad or unsigned or unread or done.wrong):
         others = "; the others are there" if len(refused) < len(done.builds) else ""
-        return HostProblem(
+        is_blocked = any(build.why[0].startswith(BLOCKED) for build in refused)
+        return (CacheBlocked if is_blocked else HostProblem)(
             what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
             why="\n".join(listed(refused)),
             fix=f"Remove what stands in their place, or copy them into another folder or bucket{others}.",

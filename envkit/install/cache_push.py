@@ -449,7 +449,10 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 
 def require(to: Place) -> None:
-    """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
+    """Require that a place is there and can be written to.
+
+    Raises what its kind does, NotWritable, CacheBlocked, CacheSilent.
+    """
     with publishing.writing(to, "Nothing"):
         publishing.require_place(to)
 
@@ -457,7 +460,7 @@ def require(to: Place) -> None:
 def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     """Put sources that are in the cache of a prefix into a place, by their SHA-256; return how many were not there.
 
-    Raises UsageProblem, NotWritable, DiskFull.
+    Raises UsageProblem, NotWritable, CacheBlocked, DiskFull.
     """
     store, sent = to.writable, 0
     for one in distinct(sources):
