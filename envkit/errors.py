@@ -145,9 +145,13 @@ class BundleInvalid(EnvkitError):
 
 
 class CacheInvalid(EnvkitError):
-    """A cache of builds that cannot be read, or an object of it that is damaged or not signed."""
+    """A cache of builds that cannot be read, or an object of it that is damaged or not signed.
+
+    ``build`` is the id of the one whose manifest cannot be used, where it is no more than that.
+    """
 
     exit_code = 4
+    build = ""
 
 
 class CacheSilent(EnvkitError):

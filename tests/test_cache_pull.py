@@ -172,6 +172,48 @@ class TestCopied:
         [told] = one.passed_over
         assert told.startswith(f"A build in the cache {bad.place.shown} cannot be used. ") and "Its SHA-256 is" in told
 
+    @pytest.mark.xdist_group("schemas")
+    @pytest.mark.parametrize("damaged", ["manifest", "object"])
+    @pytest.mark.parametrize("comes", ["first", "last"])
+    def test_what_is_damaged_in_one_of_two_is_told_and_is_no_failure(
+        self, damaged: str, comes: str, tree: Tree, tmp_path: Path, new: Place, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bad, good = pushed(tree, tmp_path / "bad"), pushed(tree, tmp_path / "good")
+        name = f"manifests/Horovod--1.0-toy/{bad.id}.json" if damaged == "manifest" else bad.manifest.object_name
+        (tmp_path / "bad" / name).write_text("damaged")
+        at = [bad.place.named, good.place.named][:: 1 if comes == "first" else -1]
+        words = ["cache", "pull", "--all", "--unsigned", "--from", at[0], "--from", at[1], "--to", new.named]
+        assert run(words) == 0
+        told = capsys.readouterr()
+        is_asked = damaged == "manifest" or comes == "first"  # an object only until one is good
+        said = f"A build in the cache {bad.place.shown} cannot be used. "
+        assert told.out.startswith("copied ") and (said in told.out) is is_asked and told.err == ""
+        assert run([*words, "--json"]) == 0
+        found = valid("cache pull", capsys.readouterr().out)
+        assert found["wrong"] == [] and [one["state"] for one in found["builds"]] == ["there"]
+        assert bool(found["passed_over"]) is (damaged == "manifest")
+
+    def test_what_only_the_damaged_one_may_have_is_lacking(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        """As does what may be the one that is signed, and whatever a cache has that cannot be read."""
+        of = packed(tree, tmp_path / "packed")
+        good, other = publish(described(of), tmp_path / "good"), publish(described(of, cpu=()), tmp_path / "bad")
+        [path] = (tmp_path / "bad/manifests").rglob("*.json")
+        path.write_text("damaged")
+        gone = str(tmp_path / "gone")
+
+        def ends(at: str, name: str | None) -> int:
+            caches = Caches(places=(at, good.place.named), keys=(), unsigned=True)
+            problem = cache_pull.problem(cache_pull.pull(caches, new, name, every=True))
+            return problem.exit_code if problem else 0
+
+        for at in (other.place.named, gone):
+            assert (ends(at, None), ends(at, "toy"), ends(at, good.id[:9].upper())) == (4, 4, 0)
+        path.rename(path.with_name(f"{good.id}.json"))
+        assert ends(other.place.named, None) == 0
+        caches = Caches(places=(other.place.named, good.place.named), keys=("none.pub",), unsigned=False)
+        done = cache_pull.pull(caches, new, None, every=True)
+        assert len(done.wrong) == 1 and done.passed_over == ()
+
     def test_one_that_a_key_of_theirs_has_signed_comes_first(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
     ) -> None:
@@ -459,6 +501,13 @@ class TestBad:
             and problem.fix.startswith("See that you can reach and read that cache.")
         )
         assert files_in(tmp_path / NEW) == {}
+        with serving(tmp_path / "cache", Cut) as url:
+            caches = Caches(places=(url, str(tmp_path / "cache")), keys=(), unsigned=True)
+            done = cache_pull.pull(caches, new, None, every=True)
+        assert (states(done), done.wrong, cache_pull.problem(done)) == (["copied"], (), None)
+        assert "peer closed" in done.passed_over[0]
+        (tmp_path / NEW).rename(tmp_path / "away")
+        (tmp_path / NEW).mkdir()
         with serving(tmp_path / "cache") as url:
             assert states(take(url, new)) == ["copied"]
 

@@ -220,6 +220,7 @@ class Place:
                 wrong.append(error)
                 if is_of_server(error):
                     return
+                error.build = name.rpartition("/")[2].removesuffix(".json")
                 continue
             size += len(entry.signed.manifest)
             yield entry

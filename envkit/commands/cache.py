@@ -135,7 +135,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     NAME is that of a stack, an environment or a framework: only its builds are meant. The one build whose ID begins so
     is copied whatever machine it is for. Signatures and SHA-256 are checked as 'envkit install' does, and what is there
     already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys,
-    with 3 where one cannot be put there, as for its name or size; the others are copied.
+    unless another of the caches has it whole, or where a folder stands in the place of its file; with 3 where one
+    cannot be put there for its name or size. The others are copied.
     """
     with stoppable(to):
         from typing import get_args
@@ -159,6 +160,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
         echo(f"{build.state:<8} {build.id[:12]} {build.module}: {why}")
         for text in build.passed_over:
             echo(f"         {text}")
+    for text in done.passed_over:
+        echo(text)
     counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
     echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
     if problem:
@@ -260,7 +263,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
     those behind a web server, which lists none. The index of a folder or a bucket has to name what is there. Ends
-    with 4 where one is bad, or could not be read.
+    with 4 where one is bad, or could not be read, and for a folder of something else.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place

@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from typing import BinaryIO, Literal
@@ -54,12 +54,16 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read, and what to do."""
+    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read, and what to do.
+
+    ``passed_over``: the same of what does not matter, since all that was asked for is known from other caches.
+    """
 
     version: int = 1
     to: str
     builds: tuple[PulledBuild, ...]
     wrong: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
 
     def of(self, state: State) -> list[PulledBuild]:
         """Return the builds that this became of."""
@@ -98,8 +102,25 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: C
             if new := [build for build in done if build.state == "copied"]:
                 error.why = f"{error.why}\n{len(new)} of {words.count(len(builds), 'build')} had been copied.".strip()
             raise
-    wrong = (*map(contents.sentences_of, looking.errors), *filter(None, failed.values()))
-    return Pulled(to=to.shown, builds=tuple(done), wrong=wrong)
+    left = {build.id for build in done if build.state not in ("copied", "there", "unfit")}
+    known = {entry.id for entry in entries} - left
+    wanted = name.lower() if name and is_id else ""
+    wrong, passed_over = list[str](), list[str]()
+    for one in looking.errors:
+        (wrong if may_lack(one, known, left, wanted) else passed_over).append(contents.sentences_of(one))
+    (wrong if left else passed_over).extend(filter(None, failed.values()))
+    return Pulled(to=to.shown, builds=tuple(done), wrong=tuple(wrong), passed_over=tuple(passed_over))
+
+
+def may_lack(error: CacheInvalid, known: Container[str], left: Collection[str], wanted: str) -> bool:
+    """Say whether, for what cannot be read of a cache, a build that is meant may not have been copied.
+
+    It does not matter of a build that is ``known`` from another cache. Where one is ``wanted`` by its id, and was not
+    ``left``, no other is meant.
+    """
+    if error.build:
+        return error.build not in known and error.build.startswith(wanted)
+    return bool(left) or not wanted
 
 
 def chosen(
