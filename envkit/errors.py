@@ -145,13 +145,23 @@ class BundleInvalid(EnvkitError):
 
 
 class CacheInvalid(EnvkitError):
-    """A cache of builds that cannot be read, or an object of it that is damaged or not signed."""
+    """A cache of builds that cannot be read, or an object of it that is damaged or not signed.
+
+    ``build`` is the id of the one whose manifest cannot be used, where it is no more than that.
+    """
 
     exit_code = 4
+    build = ""
 
 
 class CacheSilent(EnvkitError):
     """A cache that nothing can be put into now, since its server does not answer, or fails."""
+
+    exit_code = 4
+
+
+class CacheBlocked(EnvkitError):
+    """A cache in which something that is not envkit's stands in the place of a file."""
 
     exit_code = 4
 

@@ -36,6 +36,7 @@ from envkit.cache import (
     folder,
     layout,
     manifest,
+    offers,
     pack,
     place,
     prefixes,
@@ -57,6 +58,7 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.prefix import listed as listed_in
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import (
+    CacheBlocked,
     CacheInvalid,
     DiskFull,
     EnvkitError,
@@ -754,7 +756,8 @@ class TestManyBuilds:
         )
         name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
-        assert [one.read for one in contents.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+        told = contents.verified([entry.place], ()).builds
+        assert [(one.state, one.read) for one in told] == ([("unread", False)] if is_kept else [])
 
     def test_an_object_that_was_cut_is_told_with_what_it_should_be(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
@@ -775,8 +778,9 @@ class TestManyBuilds:
             assert {*gone.removed, *gone.unread} == {told, name}
             assert gone.unread == ((name,) if kind == "folder" else ())  # it may be somebody's
         if kind == "folder":
-            with pytest.raises(NotWritable, match="Nothing can be put into"):
+            with pytest.raises(CacheBlocked, match="something else stands in the place of a file") as refused:
                 pushed_again(tree, tmp_path / "cache")
+            assert (refused.value.exit_code, refused.value.why) == (4, f"Is a directory: {name}")
             path.rmdir()
         pushed_again(tree, tmp_path / "cache")
         assert [one.state for one in contents.verified([entry.place], ()).builds] == ["unsigned"]
@@ -995,12 +999,14 @@ class TestFolder:
         assert pushed(tree, tmp_path / "cache").place.names()
 
     def test_a_lock_that_is_a_link(self, tree: Tree, tmp_path: Path) -> None:
-        (tmp_path / "cache").mkdir()
-        (tmp_path / "cache" / ".lock").symlink_to(tmp_path / "theirs")
-        with pytest.raises(NotWritable, match="Nothing can be put into") as refused:
-            with publishing.writing(Place(named=str(tmp_path / "cache")), "It"):
-                pushed(tree, tmp_path / "cache")
-        assert not (tmp_path / "theirs").exists() and "None" not in refused.value.why
+        lock = tmp_path / "cache" / ".lock"
+        lock.parent.mkdir()
+        lock.symlink_to(tmp_path / "theirs")
+        with pytest.raises(CacheBlocked) as refused:
+            pushed_again(tree, tmp_path / "cache")
+        assert refused.value.what == f"Nothing can be put into {lock.parent}: its .lock is a link."
+        assert refused.value.fix == f"Look at it, then remove it: ls -ld {lock}; rm {lock}"
+        assert not (tmp_path / "theirs").exists() and not publishing.is_of_build(refused.value)
 
     def test_what_a_system_says_without_the_name_of_a_file(self) -> None:
         assert publishing.reason(OSError(errno.EPERM, "No")) == "No"
@@ -1282,14 +1288,40 @@ class TestPlanted:
         assert (web / "index.json").read_text() == '{"my": "site"}'
         assert (web / "objects" / "scene.blend").exists()
 
+    def test_a_folder_of_something_else_is_not_said_to_be_good(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Its name may be mistyped. What is empty is a cache that nothing has been put into."""
+        place = tmp_path / "thesis"
+        (place / "manifests").mkdir(parents=True)
+        (place / ".snapshot").touch()
+        for command in ("verify", "prune"):
+            assert run(["cache", command, str(place)]) == 0
+        (place / "thesis.tex").touch()
+        capsys.readouterr()
+        for command in ("verify", "prune"):
+            assert run(["cache", command, str(place)]) == 4
+            told = capsys.readouterr()
+            assert told.out == "" and f"envkit: There is no cache in {place}.\n" in told.err
+            assert run(["cache", command, str(tmp_path / "thesis.txt")]) == 4
+            assert "There is no such folder." in capsys.readouterr().err
+        (place / "sources").mkdir()
+        (place / "sources" / hashlib.sha256(b"").hexdigest()).touch()
+        assert run(["cache", "verify", str(place)]) == 0
+
     @pytest.mark.parametrize("name", ["index.json", ".lock"])
     def test_folders_in_the_place_of_its_files(self, name: str, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
         (tmp_path / "cache" / name).unlink(missing_ok=True)
         (tmp_path / "cache" / name).mkdir()
-        said = "its index.json is a folder" if name == "index.json" else "could not be tidied up"
-        with pytest.raises(NotWritable, match=said):
-            contents.prune(entry.place, 0, dry_run=False)
+        (tree.software / MODULE / "more").write_text("more")
+        for attempt in (
+            lambda: contents.prune(entry.place, 0, dry_run=False),
+            lambda: pushed_again(tree, tmp_path / "cache"),
+        ):
+            with pytest.raises(CacheBlocked, match=f"Nothing can be put into .*: its {name} is a folder") as told:
+                attempt()
+            assert told.value.exit_code == 4 and told.value.fix.endswith(f"rm -r {tmp_path}/cache/{name}")
 
     @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
     def test_what_can_be_no_place(self, named: str) -> None:
@@ -1395,20 +1427,46 @@ class TestTrust:
             ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
             ("notes.txt", "my keys\n", "is no public key"),
             ("cut.pub", "-----BEGIN PUBLIC KEY-----\nMCow\n", "holds a public key that is cut off or damaged"),
+            ("x.pub", "x25519", "holds a key of a kind that signs nothing"),
         ],
     )
     def test_a_key_that_can_verify_nothing_is_named(
-        self, name: str, content: str | None, why: str, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
-    ) -> None:
+        self, name: str, content: str | None, why: str, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """What none of the others has signed may be good, and is not checked."""
         entry, path, theirs = self.signed(tree, tmp_path / "cache", keys["mine"][0]), tmp_path / name, keys["theirs"][1]
-        if content is not None:
+        if content == "x25519":
+            subprocess.run(["openssl", "genpkey", "-algorithm", "x25519", "-out", tmp_path / "x.pem"], check=True)
+            subprocess.run(["openssl", "pkey", "-in", tmp_path / "x.pem", "-pubout", "-out", path], check=True)
+        elif content is not None:
             path.write_text(content)
         elif name == "folder":
             path.mkdir()
         assert place.signer(entry, [str(path)]) == ""
-        none = "none of your keys ('cache.keys') has signed it"
-        assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
-        assert untrusted(entry, [str(theirs)]) == none
+        said = f"its signature cannot be checked by all of your keys ('cache.keys'): {path} {why}"
+        assert untrusted(entry, [str(theirs), str(path)]) == said
+        assert untrusted(entry, [str(theirs)]) == "none of your keys ('cache.keys') has signed it"
+        [one] = contents.verified([entry.place], [str(theirs), str(path)]).builds
+        assert (one.state, one.read, one.wrong) == ("unread", False, f"I{said[1:]}.")
+        [one] = contents.verified([entry.place], [str(path), str(keys["mine"][1])]).builds
+        assert (one.state, one.wrong) == ("good", "")
+        monkeypatch.setenv("ENVKIT_CACHE_KEYS", str(path))
+        assert run(["cache", "list", entry.place.named]) == 0
+        assert "not checked" in capsys.readouterr().out
+
+    def test_a_public_key_beside_the_private_one_verifies_and_signs(
+        self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
+    ) -> None:
+        own, public = (path.read_text() for path in keys["mine"])
+        for content in (own + public, public + own):
+            both = tmp_path / "both.pem"
+            both.write_text(content)
+            entry = self.signed(tree, tmp_path / str(content.index(own)), both)
+            assert place.signer(entry, [str(both)]) == str(both)
+            assert offers.of_keys([str(both)]) == []
+            cache_push.require_private(both)
+            assert signature.public_of(both).decode() == public
 
     def test_what_a_key_of_theirs_has_signed_is_taken_first(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
@@ -1459,6 +1517,9 @@ class TestTrust:
         assert run(["cache", "verify", entry.place.named]) == 4
         told = capsys.readouterr().out
         assert f"I{why[1:]}." in told and told.startswith("unread ") and "1 unread" in told
+        assert run(["cache", "verify", "--json", entry.place.named]) == 4
+        [one] = json.loads(capsys.readouterr().out)["builds"]
+        assert (one["state"], one["read"], one["wrong"]) == ("unread", False, f"I{why[1:]}.")
 
     def test_of_several_caches_the_others_are_verified_where_one_is_not_there(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -1478,6 +1539,21 @@ class TestTrust:
         assert run(["cache", "verify", gone]) == 4
         told = capsys.readouterr()
         assert told.out == "" and f"The cache {gone} cannot be used." in told.err
+
+    def test_a_cache_that_is_named_twice_counts_once(
+        self, tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        (tmp_path / "link").symlink_to("cache")
+        monkeypatch.chdir(tmp_path)
+        for command in ("verify", "list"):
+            assert run(["cache", command, "cache/", "./cache", str(tmp_path / "link")]) == 0
+            assert capsys.readouterr().out.count(entry.id[:12]) == 1
+
+    def test_an_id_in_capitals(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        for wanted in (entry.id.upper(), entry.id[:9].upper()):
+            assert contents.find([entry.place], wanted).id == entry.id
 
     def test_a_manifest_that_was_changed(
         self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

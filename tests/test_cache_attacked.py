@@ -17,7 +17,7 @@ from envkit.cache.manifest import PackedFile
 from envkit.cache.place import Place
 from envkit.cli import run
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid, DiskFull, NotWritable, UsageProblem
+from envkit.errors import CacheBlocked, CacheInvalid, DiskFull, NotWritable, UsageProblem
 from envkit.install import cache_pull, cache_push
 from envkit.system import files
 from envkit.system.decompression import zstd
@@ -116,7 +116,8 @@ def test_a_damaged_index_of_a_cache_is_written_anew(
 def test_tidying_up_what_is_no_cache_leaves_nothing_there(tmp_path: Path) -> None:
     (own := tmp_path / "own").mkdir()
     (own / "thesis.tex").write_text("dear")
-    assert contents.prune(Place(named=str(own)), 0, dry_run=False).removed == ()
+    with pytest.raises(CacheInvalid, match="There is no cache in"):
+        contents.prune(Place(named=str(own)), 0, dry_run=False)
     assert [path.name for path in own.iterdir()] == ["thesis.tex"]
 
 
@@ -233,7 +234,7 @@ def test_a_folder_in_the_place_of_the_index_is_told_before_anything_is_put(tree:
         place.Caches(places=(entry.place.named,), keys=(), unsigned=True), new, None, every=True
     )
     for attempt in (pull, lambda: cache_push.require(new), lambda: contents.prune(new, 0, dry_run=False)):
-        with pytest.raises(NotWritable) as told:
+        with pytest.raises(CacheBlocked) as told:
             attempt()
         assert told.value.what == f"Nothing can be put into {new.shown}: its index.json is a folder."
         assert told.value.fix.endswith(f"rm -r {tmp_path}/new/index.json")

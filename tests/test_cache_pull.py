@@ -23,9 +23,11 @@ from envkit.cache.manifest import Manifest, Signed
 from envkit.cache.offers import NO_OPENSSL
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cli import run
+from envkit.commands import cache as commands
+from envkit.commands.cache import stoppable
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
-from envkit.errors import CacheInvalid, CacheSilent, DiskFull, HostProblem, Interrupted, UsageProblem
+from envkit.errors import CacheBlocked, CacheInvalid, CacheSilent, DiskFull, HostProblem, Interrupted, UsageProblem
 from envkit.install import cache_pull
 from envkit.install.cache_pull import Pulled
 from envkit.sources import answers, signature
@@ -170,6 +172,48 @@ class TestCopied:
         [told] = one.passed_over
         assert told.startswith(f"A build in the cache {bad.place.shown} cannot be used. ") and "Its SHA-256 is" in told
 
+    @pytest.mark.xdist_group("schemas")
+    @pytest.mark.parametrize("damaged", ["manifest", "object"])
+    @pytest.mark.parametrize("comes", ["first", "last"])
+    def test_what_is_damaged_in_one_of_two_is_told_and_is_no_failure(
+        self, damaged: str, comes: str, tree: Tree, tmp_path: Path, new: Place, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bad, good = pushed(tree, tmp_path / "bad"), pushed(tree, tmp_path / "good")
+        name = f"manifests/Horovod--1.0-toy/{bad.id}.json" if damaged == "manifest" else bad.manifest.object_name
+        (tmp_path / "bad" / name).write_text("damaged")
+        at = [bad.place.named, good.place.named][:: 1 if comes == "first" else -1]
+        words = ["cache", "pull", "--all", "--unsigned", "--from", at[0], "--from", at[1], "--to", new.named]
+        assert run(words) == 0
+        told = capsys.readouterr()
+        is_asked = damaged == "manifest" or comes == "first"  # an object only until one is good
+        said = f"A build in the cache {bad.place.shown} cannot be used. "
+        assert told.out.startswith("copied ") and (said in told.out) is is_asked and told.err == ""
+        assert run([*words, "--json"]) == 0
+        found = valid("cache pull", capsys.readouterr().out)
+        assert found["wrong"] == [] and [one["state"] for one in found["builds"]] == ["there"]
+        assert bool(found["passed_over"]) is (damaged == "manifest")
+
+    def test_what_only_the_damaged_one_may_have_is_lacking(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        """As does what may be the one that is signed, and whatever a cache has that cannot be read."""
+        of = packed(tree, tmp_path / "packed")
+        good, other = publish(described(of), tmp_path / "good"), publish(described(of, cpu=()), tmp_path / "bad")
+        [path] = (tmp_path / "bad/manifests").rglob("*.json")
+        path.write_text("damaged")
+        gone = str(tmp_path / "gone")
+
+        def ends(at: str, name: str | None) -> int:
+            caches = Caches(places=(at, good.place.named), keys=(), unsigned=True)
+            problem = cache_pull.problem(cache_pull.pull(caches, new, name, every=True))
+            return problem.exit_code if problem else 0
+
+        for at in (other.place.named, gone):
+            assert (ends(at, None), ends(at, "toy"), ends(at, good.id[:9].upper())) == (4, 4, 0)
+        path.rename(path.with_name(f"{good.id}.json"))
+        assert ends(other.place.named, None) == 0
+        caches = Caches(places=(other.place.named, good.place.named), keys=("none.pub",), unsigned=False)
+        done = cache_pull.pull(caches, new, None, every=True)
+        assert len(done.wrong) == 1 and done.passed_over == ()
+
     def test_one_that_a_key_of_theirs_has_signed_comes_first(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
     ) -> None:
@@ -231,7 +275,8 @@ class TestChosen:
         assert [one.id for one in take(first.place, new, "other").builds] == [second.id]
         assert {one.id for one in take(first.place, new, "toy").builds} == {first.id, second.id}  # of their lock
         assert len(take(first.place, new, "pytorch", every=False).builds) == 2
-        assert states(take(first.place, new, second.id[:10], every=False)) == ["there"]
+        for wanted in (second.id[:10], second.id[:10].upper()):
+            assert states(take(first.place, new, wanted, every=False)) == ["there"]
         with pytest.raises(UsageProblem, match="no build for 'tensorflow'") as unknown:
             take(first.place, new, "tensorflow")
         assert "There are builds for toy." in unknown.value.why
@@ -279,7 +324,7 @@ class TestChosen:
         assert blocked.why[0].startswith("Something else stands in the place of its file: Is a directory: ")
         assert blocked.why[0].endswith(name.rpartition("/")[2])
         problem = cache_pull.problem(done)
-        assert isinstance(problem, HostProblem) and problem.exit_code == 3
+        assert isinstance(problem, CacheBlocked) and problem.exit_code == 4
 
     def test_of_no_builds(self, tmp_path: Path, new: Place) -> None:
         (tmp_path / "empty").mkdir()
@@ -298,6 +343,7 @@ class TestSigned:
         problem = cache_pull.problem(done)
         assert isinstance(problem, CacheInvalid)
         assert "none of your keys ('cache.keys') has signed it" in problem.why
+        assert problem.fix.startswith("Set 'keys'") and "--sign" not in problem.fix
         assert files_in(tmp_path / NEW) == {}
         [one] = take(entry.place, new, None, keys["mine"][1], keys["theirs"][1]).builds
         assert (one.state, one.signed_by) == ("copied", keys["theirs"][1])
@@ -316,7 +362,10 @@ class TestSigned:
             problem = cache_pull.problem(done)
             assert isinstance(problem, CacheInvalid) and problem.exit_code == 4
             assert problem.what == f"{cache_pull.SHOWN + 2} builds could not be copied to {new.shown}."
-            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more") and problem.fix.startswith("Set 'keys'")
+            assert problem.why.endswith(f"{cache_pull.UNSIGNED}\nand 2 more")
+            assert (
+                problem.fix == "Have whoever pushed what is not signed push it with --sign, or copy it with --unsigned."
+            )
         assert new.names() == [f"Horovod--1.0-toy/{mine.id}.json"]
 
     def test_without_openssl_what_is_signed_is_unread(
@@ -336,6 +385,19 @@ class TestSigned:
         assert files_in(tmp_path / NEW) == {}
         monkeypatch.setenv("PATH", path)
         assert states(take(entry.place, new, None, keys["mine"][1])) == ["copied"]
+
+    def test_a_key_that_cannot_be_used_has_its_own_remedy(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache", keys["mine"][0])
+        gone = str(tmp_path / "gone.pub")
+        for named in ((gone,), (gone, keys["theirs"][1])):
+            done = take(entry.place, new, None, *named)
+            problem = cache_pull.problem(done)
+            assert states(done) == ["unread"] and problem and problem.exit_code == 4
+            assert problem.why.endswith(f": {gone} cannot be read: No such file or directory")
+            assert problem.fix.startswith("Mend that key, or take it out of 'keys'") and "Set 'keys'" not in problem.fix
+        assert states(take(entry.place, new, None, gone, keys["mine"][1])) == ["copied"]
 
     def test_what_was_changed_after_it_was_signed(
         self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
@@ -439,6 +501,13 @@ class TestBad:
             and problem.fix.startswith("See that you can reach and read that cache.")
         )
         assert files_in(tmp_path / NEW) == {}
+        with serving(tmp_path / "cache", Cut) as url:
+            caches = Caches(places=(url, str(tmp_path / "cache")), keys=(), unsigned=True)
+            done = cache_pull.pull(caches, new, None, every=True)
+        assert (states(done), done.wrong, cache_pull.problem(done)) == (["copied"], (), None)
+        assert "peer closed" in done.passed_over[0]
+        (tmp_path / NEW).rename(tmp_path / "away")
+        (tmp_path / NEW).mkdir()
         with serving(tmp_path / "cache") as url:
             assert states(take(url, new)) == ["copied"]
 
@@ -513,13 +582,45 @@ class TestInterrupted:
 
         with monkeypatch.context() as changed:
             changed.setattr(unpack, "fetch", stopped)
-            with pytest.raises(Interrupted) as told, publishing.stoppable(new):
+            with pytest.raises(Interrupted) as told, stoppable(new.named):
                 take(entry.place, new)
         assert told.value.exit_code == 130
         assert told.value.why == f"What is in {new.shown} is whole."
         assert told.value.fix == "Run the same command again: what is there already is not sent again."
         assert files_in(tmp_path / NEW) == {}
         assert states(take(entry.place, new)) == ["copied"]
+
+    @pytest.mark.parametrize("before", ["the configuration is read", "the second comes"])
+    def test_ctrl_c_is_answered_alike_whenever_it_comes(
+        self, before: str, tree: Tree, tmp_path: Path, new: Place, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """With how many builds had been copied, if any."""
+        fetch, asked = unpack.fetch, list[str]()
+        for text in ("one", "two"):
+            (tree.software / MODULE / "text").write_text(text)
+            publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache")
+
+        def stopping(entry: SignedManifest, stream: Any) -> None:
+            asked.append(entry.id)
+            if len(asked) == 2:
+                signal.raise_signal(signal.SIGINT)
+            fetch(entry, stream)
+
+        def kept() -> tuple[str, ...]:
+            if before == "the configuration is read":
+                signal.raise_signal(signal.SIGINT)
+            return ()
+
+        monkeypatch.setattr(unpack, "fetch", stopping)
+        monkeypatch.setattr(commands, "keys", kept)
+        words = ["cache", "pull", "--all", "--unsigned", "--from", str(tmp_path / "cache"), "--to", new.named]
+        assert run(words) == 130
+        had = "" if before == "the configuration is read" else "\n  1 of 2 builds had been copied."
+        assert capsys.readouterr().err == (
+            f"envkit: Stopped by Ctrl-C.\n\n  What is in {new.shown} is whole.{had}\n\n"
+            "What to do: Run the same command again: what is there already is not sent again.\n"
+        )
 
     def test_pulls_at_the_same_time(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         of, errors = packed(tree, tmp_path / "packed"), list[BaseException]()

@@ -2,18 +2,21 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from envkit.cache import contents, layout
+from envkit.cache import contents, folder, layout
 from envkit.cache.place import Caches, Place
-from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
+from envkit.cli import run
+from envkit.environments.prefix import listed
+from envkit.errors import CacheBlocked, DiskFull, NotReadable, SourcesMissing, UsageProblem
 from envkit.install import cache_push
 from envkit.sources import download, pipconfig
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
@@ -46,13 +49,18 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def there(tmp_path: Path) -> Place:
     """A folder that the sources were put into."""
     own = tmp_path / "own"
-    for folder in (own, tmp_path / "cache"):
-        folder.mkdir()
+    for each in (own, tmp_path / "cache"):
+        each.mkdir()
     for name, text in TEXTS.items():
         (own / name).write_bytes(text)
     made = Place(named=str(tmp_path / "cache"))
     assert cache_push.push_sources(made, sources(), own) == 2
     return made
+
+
+def raising(error: Exception) -> NoReturn:
+    """Raise it."""
+    raise error
 
 
 def get(cache: Path, kept: Iterable[FileStore], *urls: str) -> list[FetchEvent]:
@@ -201,6 +209,27 @@ class TestPut:
         assert contents.prune(there, 0, dry_run=False).removed == (bad,)
         assert [one.sha256 for one in contents.verified([there], []).sources] == [good.removeprefix("sources/")]
 
+    @pytest.mark.parametrize("kind", ["link", "file", "closed"])
+    def test_a_folder_of_sources_that_is_not_read_is_told(
+        self, kind: str, there: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        top = Path(there.named) / "sources"
+        if kind == "closed":
+            refusal = NotReadable(what=f"{top} cannot be read.", why="Permission denied.")
+            monkeypatch.setattr(folder, "listed", lambda at: raising(refusal) if at == top else listed(at))
+            why = f"{top} cannot be read: Permission denied."
+        else:
+            top.rename(top.with_name("away"))
+            make: Callable[[], None] = partial(top.symlink_to, "away") if kind == "link" else top.touch
+            make()
+            why = (
+                "sources/ is a link, which is not followed." if kind == "link" else "sources is a file, and no folder."
+            )
+        assert run(["cache", "verify", there.named]) == 4
+        said = f"The sources of the cache {there.shown} cannot be used. {why} Have its owner put a folder in its place"
+        assert said in capsys.readouterr().out
+        assert contents.prune(there, 0, dry_run=False).unread == ("sources",)
+
     def test_a_web_server_lists_none(self, there: Place) -> None:
         (Path(there.named) / layout.INDEX).write_text('{"manifests": []}')
         with serving(Path(there.named)) as url:
@@ -222,7 +251,7 @@ class TestPut:
             cache_push.require(Place(named=str(tmp_path / "gone")))
         (tmp_path / "odd").mkdir()
         (tmp_path / "odd/sources").touch()
-        with pytest.raises(NotWritable, match="Nothing can be put into"):
+        with pytest.raises(CacheBlocked, match="Nothing can be put into"):
             cache_push.push_sources(Place(named=str(tmp_path / "odd")), sources(), tmp_path / "own")
 
     def test_a_full_disk(self, there: Place, tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
 
 
 def test_what_can_sign_nothing_is_said(made: ImageReceipt, prefix: Prefix, folder: Path, tmp_path: Path) -> None:
-    """A public key is named as such; what cannot be read is said as before."""
+    """A key that can sign nothing is as one that is not there, whatever it lacks."""
+    needs("openssl")
     key = tmp_path / "key"
     key.write_text(f"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA{'A' * 43}=\n-----END PUBLIC KEY-----\n")
     with pytest.raises(UsageProblem) as told:
@@ -134,8 +135,21 @@ def test_what_can_sign_nothing_is_said(made: ImageReceipt, prefix: Prefix, folde
     with pytest.raises(UsageProblem) as told:
         cache_push.push(prefix, made.name, Place(named=str(folder)), key)
     assert told.value.why == "It is no private key in PEM."
-    with pytest.raises(HostProblem, match="is no key: it is not a file"):
+    key.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----\n")
+    with pytest.raises(UsageProblem) as told:
+        cache_push.push(prefix, made.name, Place(named=str(folder)), key)
+    assert told.value.why == "It is cut off or damaged."
+    with pytest.raises(UsageProblem, match="is no key: it is not a file"):
         cache_push.push(prefix, made.name, Place(named=str(folder)), tmp_path)
+    for kind, words, why in (
+        ("x25519", (), "Keys of its kind sign nothing."),
+        ("ed25519", ("-aes256", "-pass", "pass:abc"), "It has a passphrase, for which envkit does not ask."),
+    ):
+        subprocess.run(["openssl", "genpkey", "-algorithm", kind, *words, "-out", key], check=True)
+        with pytest.raises(UsageProblem) as told:
+            cache_push.push(prefix, made.name, Place(named=str(folder)), key)
+        assert (told.value.what, told.value.why) == (f"Nothing can be signed with {key}.", why)
+        assert told.value.exit_code == 2 and "without a passphrase" in told.value.fix
 
 
 @pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, True), (0o666, True)])

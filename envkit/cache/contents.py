@@ -9,16 +9,15 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import layout, manifest, place, publishing, unpack
+from envkit.cache import folder, layout, manifest, offers, place, publishing, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
 from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.report import words
-from envkit.sources import signature
 
+State = Literal["good", "unsigned", "bad", "unread"]
 NOT_YOURS = "None of your keys has signed it."
-UNCHECKED = f"{place.UNCHECKED}."
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
@@ -50,12 +49,15 @@ class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A build that was ``read`` to its end and checked, or could not be; ``wrong`` says what of it is."""
+    """A build, or why it is not ``good``: ``wrong``. It was ``read`` to its end and checked, unless it is ``unread``.
+
+    What is ``unread`` may be good: it, or its signature, could not be checked now.
+    """
 
     place: str
     id: str
     module: str
-    state: Literal["good", "unsigned", "bad"]
+    state: State
     wrong: str
     read: bool = True
 
@@ -136,11 +138,11 @@ def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
 
 
 def find(places: Sequence[Place], wanted: str) -> SignedManifest:
-    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one.
+    """Return the build whose id begins so, in any case. Raises UsageProblem where there is none, or more than one.
 
     Raises CacheInvalid for one that is there and cannot be read.
     """
-    found, looking = entries(places)
+    (found, looking), wanted = entries(places), wanted.lower()
     fitting = {one.id: one for one in reversed(found) if one.id.startswith(wanted)}  # of equal ones the first
     for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()
@@ -189,13 +191,44 @@ def verified_one(of: Place, keys: Sequence[str]) -> Verified:
     """Read every build of a cache to its end. Raises CacheInvalid where it cannot be read at all."""
     unread = list[CacheInvalid]()
     names = of.names(unread)
+    require_there(of)
+    if no_sources := wrong_of_sources(of):
+        unread.append(no_sources)
     checked = [check(of, name, keys) for name in names]
     sources = [check_named(of, one) for one in publishing.stored(of) if is_source(one)] if of.is_listed else []
-    why = wrong_of_index(of, names) if of.is_listed and not of.is_registry and not unread else ""
+    is_known = of.is_listed and not of.is_registry and not [one for one in unread if one is not no_sources]
+    why = wrong_of_index(of, names) if is_known else ""
     wrong = [*map(sentences_of, unread)]
     if why:
         wrong.append(f"The index of {of.shown} is wrong: {why} 'envkit cache prune {quote(of.shown)}' writes it anew.")
     return Verified(builds=tuple(checked), sources=tuple(sources), wrong=tuple(wrong))
+
+
+def require_there(of: Place) -> None:
+    """Require that a folder is a cache, or empty: one of something else is no cache without faults.
+
+    Raises CacheInvalid.
+    """
+    if not of.is_remote and folder.is_foreign(of.named) and not wrong_of_sources(of):
+        raise CacheInvalid(
+            what=f"There is no cache in {of.shown}.", why="It has files, but none of a cache.", fix="Check its name."
+        )
+
+
+def wrong_of_sources(of: Place) -> CacheInvalid | None:
+    """Return what keeps the sources of a folder from being read: else it would seem to have none."""
+    from envkit.sources.answers import RefusedError
+
+    try:
+        if not of.is_remote:
+            folder.require_sources(of.named)
+    except RefusedError as error:
+        return CacheInvalid(
+            what=f"The sources of the cache {of.shown} cannot be used.",
+            why=place.sentence(error),
+            fix="Have its owner put a folder in its place, or let you read it.",
+        )
+    return None
 
 
 def wrong_of_index(of: Place, names: Sequence[str]) -> str:
@@ -289,23 +322,26 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
-        folder, key = name.removesuffix(".json").split("/")
-        module = folder.replace("--", "/", 1)
+        called, key = name.removesuffix(".json").split("/")
+        module = called.replace("--", "/", 1)
         was_read = not place.is_unread(error)
-        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
+        state: State = "bad" if was_read else "unread"
+        return Checked(place=of.shown, id=key, module=module, state=state, wrong=error.why, read=was_read)
+    was_read = True
     if content.sha256 != entry.manifest.sha256:
         here = f"Its object has {content.size} bytes and the SHA-256 {content.sha256}"
         wrong = f"{here}; its manifest says {entry.manifest.size} bytes and {entry.manifest.sha256}."
     elif not wrong and keys and entry.signed.signature and not place.signer(entry, keys):
-        wrong = NOT_YOURS if signature.can_check() else UNCHECKED
-    state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
-    was_read = wrong != UNCHECKED
+        why = offers.unchecked(keys)
+        wrong, was_read = f"{why[0].upper()}{why[1:]}." if why else NOT_YOURS, not why
+    state = "good" if entry.signed.signature else "unsigned"
+    state = state if not wrong else "bad" if was_read else "unread"
     return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong, read=was_read)
 
 
 def is_damaged(done: Checked | CheckedSource) -> bool:
     """Say whether something is not what it should be, whoever has signed it."""
-    return done.read and done.wrong not in ("", NOT_YOURS, UNCHECKED)
+    return done.read and done.wrong not in ("", NOT_YOURS)
 
 
 def is_same(of: Place, bad: Stored, same: Container[str]) -> bool:
@@ -323,12 +359,13 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
 
     What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
     What is pushed while all is read, which may take long, stays as well.
-    Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
+    Raises UsageProblem for what is no cache, CacheInvalid, also where there is none, StorageFailed.
     """
     from envkit.sources.answers import RefusedError
 
     try:
         store = of.writable
+        require_there(of)
         publishing.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
         names = of.names()
@@ -345,6 +382,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
                 old.append(one)
             elif not is_source(one):
                 kept.add(of.entry(one.name.removeprefix("manifests/")).manifest.object_name)
+        unread += ["sources"] if wrong_of_sources(of) else []
         old += [one for one in there.values() if is_unused(one, kept)]
         bad += [] if of.is_registry else damaged_objects(of, there.values(), {*kept, *(one.name for one in old)})
         with nullcontext() if dry_run or not there else store.locked(of.named):  # what was pushed meanwhile counts

@@ -15,14 +15,15 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import BinaryIO
 
-from envkit.cache.layout import NAME, OWN, PIECE, Stored
+from envkit.cache.layout import INDEX, NAME, OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
-from envkit.errors import EnvkitError, HostProblem, NotReadable, UsageProblem
+from envkit.errors import CacheBlocked, EnvkitError, HostProblem, NotReadable, UsageProblem
 from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+TOPS = ("manifests", "objects", "sources")
 LINK = "is a link, which is not followed"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # as of Lustre without -o flock
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
@@ -106,6 +107,21 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
         yield limited(pieces(stream), None, most)
 
 
+def require_sources(named: str) -> None:
+    """Require that its sources can be listed, if it has any, as ``names`` does of manifests. Raises RefusedError."""
+    from envkit.sources.answers import RefusedError
+
+    top = path_of(named) / "sources"
+    if top.is_symlink():
+        raise RefusedError(f"sources/ {LINK}")
+    if top.is_file():
+        raise RefusedError("sources is a file, and no folder")
+    try:
+        listed(top)
+    except NotReadable as error:
+        raise RefusedError(in_a_line(error)) from error
+
+
 def in_a_line(error: NotReadable) -> str:
     """Return what cannot be read, and why."""
     return f"{error.what.rstrip('.')}: {error.why.rstrip('.')}"
@@ -153,11 +169,21 @@ def refuses(module: str) -> str:  # noqa: ARG001
 def locked(named: str) -> Iterator[None]:
     """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it.
 
-    Raises OSError.
+    Raises OSError, CacheBlocked where something else stands in its place.
     """
     place = path_of(named) / ".lock"
-    with umask.like(place.parent):
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    try:
+        with umask.like(place.parent):
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        is_link, path = place.is_symlink(), quote(str(place))
+        raise CacheBlocked(
+            what=f"Nothing can be put into {place.parent}: its .lock is a {'link' if is_link else 'folder'}.",
+            why="It has to be a file, which envkit locks; envkit follows no link there, and removes no folder.",
+            fix=f"Look at it, then remove it: ls -ld {path}; rm {'' if is_link else '-r '}{path}",
+        ) from None
     try:
         is_held = replaced.acquired(descriptor, fcntl.LOCK_EX, time.monotonic() + LOCKED_S)
     except OSError as error:
@@ -216,6 +242,17 @@ def files_of(folder: Path) -> Iterator[Path]:
             behind = any(place.is_symlink() for place in path.parents[: name.count("/")])
             if OWN.fullmatch(name) and not behind:
                 yield path
+
+
+def is_foreign(named: str) -> bool:
+    """Say whether a folder has files, but none of a cache; one that is empty may become a cache, hidden files aside."""
+    folder = path_of(named)
+    with suppress(NotReadable):
+        there = set(listed(folder))
+        known = {*TOPS, INDEX, ".lock"}
+        seen = {name for name in there if not name.startswith(".")}
+        return bool(seen - known) and not there & {INDEX, ".lock"} and not any(files_of(folder))
+    return False
 
 
 def stored(named: str) -> Iterator[Stored]:

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Self
 
 from envkit.cache.manifest import Manifest
-from envkit.cache.place import UNCHECKED, Caches, Looking, Place, SignedManifest, signer
+from envkit.cache.place import Caches, Looking, Place, SignedManifest, signer
 from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
 from envkit.report import words
@@ -15,7 +15,8 @@ from envkit.sources import signature
 from envkit.system.files import at_home
 
 SHOWN = 5  # builds that do not fit
-NO_OPENSSL = f"{UNCHECKED[0].lower()}{UNCHECKED[1:]}"
+UNCHECKED = "its signature cannot be checked"
+NO_OPENSSL = f"{UNCHECKED}: there is no program openssl on PATH"
 NO_KEYS = "you have no keys to check its signature by ('cache.keys' in your configuration)"
 
 
@@ -104,14 +105,20 @@ def judged(entry: SignedManifest, why_not: Sequence[str], caches: Caches) -> Off
 
 
 def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
-    """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
+    """Say that no key verifies what is signed, or that it cannot be checked; nothing of what is not signed."""
     if not entry.signed.signature:
         return ""
     if not keys:
         return NO_KEYS
+    return unchecked(keys) or "none of your keys ('cache.keys') has signed it"
+
+
+def unchecked(keys: Sequence[str]) -> str:
+    """Say why a signature that none of some keys verifies may be good all the same; nothing where each could verify."""
     if not signature.can_check():
         return NO_OPENSSL
-    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable(keys)])
+    wrong = unusable(keys)
+    return f"{UNCHECKED} by all of your keys ('cache.keys'): {'; '.join(wrong)}" if wrong else ""
 
 
 def unusable(keys: Sequence[str]) -> list[str]:

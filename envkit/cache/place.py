@@ -30,7 +30,6 @@ from envkit.system.files import at_home
 MOST_BUILDS = 20_000
 MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
 LOOKING_S = 120.0  # for them
-UNCHECKED = "Its signature cannot be checked: there is no program openssl on PATH"
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 FORMS = (("s3://", bucket.NAMED, bucket.FORM), ("oci://", oci.NAMED, oci.FORM))
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
@@ -153,6 +152,14 @@ class Place:
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
     @property
+    def itself(self) -> str:
+        """What is the same for each of its names: of a folder its path without links."""
+        if self.is_remote:
+            return self.named.rstrip("/")
+        path = folder.path_of(self.named)
+        return str(path.resolve() if path.is_dir() else path)
+
+    @property
     def log_in(self) -> str:
         """How to become somebody who may read or write it."""
         if self.is_registry:
@@ -213,6 +220,7 @@ class Place:
                 wrong.append(error)
                 if is_of_server(error):
                     return
+                error.build = name.rpartition("/")[2].removesuffix(".json")
                 continue
             size += len(entry.signed.manifest)
             yield entry

@@ -14,15 +14,15 @@ from envkit.cache.layout import INDEX, NAME, Index, Stored
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place, SignedManifest, is_unread, sentence, signer
 from envkit.errors import (
+    CacheBlocked,
     CacheInvalid,
     CacheSilent,
     HostProblem,
-    Interrupted,
     NotWritable,
     UsageProblem,
     of_storage,
 )
-from envkit.system import process, record
+from envkit.system import record
 
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
 AGAIN = "Run the same command again: what is there already is not sent again."
@@ -119,7 +119,7 @@ def require_place(place: Place) -> None:
 def require_cache(place: Place) -> None:
     """Require that an index.json that is there is that of a cache, since it is written anew.
 
-    One that is damaged is known as such by what else there is: a build, or a source. Raises UsageProblem, NotWritable
+    One that is damaged is known as such by what else there is: a build, or a source. Raises UsageProblem, CacheBlocked
     where a folder is in its place, which is not envkit's.
     """
     with suppress(CacheInvalid):
@@ -129,7 +129,7 @@ def require_cache(place: Place) -> None:
             if not isinstance(error.__cause__ and error.__cause__.__cause__, IsADirectoryError):
                 raise
             path = f"{place.shown}/{INDEX}"
-            raise NotWritable(
+            raise CacheBlocked(
                 what=f"Nothing can be put into {place.shown}: its {INDEX} is a folder.",
                 why="That is where the names of its builds are written, and envkit removes no folder there.",
                 fix=f"Look at what is in it, then remove it: ls -l {quote(path)}; rm -r {quote(path)}",
@@ -180,22 +180,11 @@ def index(place: Place) -> None:
 
 
 @contextmanager
-def stoppable(to: Place) -> Iterator[None]:
-    """Say on Ctrl-C what is to be done to go on with what writes to a place. Raises Interrupted."""
-    try:
-        with process.interruptible():
-            yield
-    except Interrupted as stopped:
-        stopped.why = f"What is in {to.shown} is whole."
-        stopped.fix = AGAIN
-        raise
-
-
-@contextmanager
 def writing(to: Place, what: str) -> Iterator[None]:
     """Say in one way why something cannot be put into a place.
 
-    Raises NotWritable, CacheSilent where its server does not answer, DiskFull, StorageFailed.
+    Raises NotWritable, CacheSilent where its server does not answer, CacheBlocked where something else stands in the
+    place of a file, DiskFull, StorageFailed.
     """
     from envkit.sources.answers import RefusedError, SlowError, TransientError
 
@@ -213,8 +202,13 @@ def writing(to: Place, what: str) -> Iterator[None]:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         if problem:
             problem.fix += f" {AGAIN}"
-        odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
-        raise problem or not_written(to, reason(error), odd) from error
+        if error.errno in NO_FILE:
+            raise CacheBlocked(
+                what=f"Nothing can be put into {to.shown}: something else stands in the place of a file.",
+                why=reason(error),
+                fix=f"Look at it, then remove it. What else is wrong there: envkit cache verify {quote(to.shown)}",
+            ) from error
+        raise problem or not_written(to, reason(error)) from error
 
 
 def reason(error: OSError) -> str:
@@ -222,9 +216,9 @@ def reason(error: OSError) -> str:
     return ": ".join(str(part) for part in (error.strerror or error, error.filename2 or error.filename) if part)
 
 
-def is_blocked(error: NotWritable) -> bool:
-    """Say whether it is one file that could not be written, since a folder or a link stands in its place."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_FILE
+def is_of_build(error: CacheBlocked) -> bool:
+    """Say whether it is a file of one build that could not be written, and not one that all need."""
+    return isinstance(error.__cause__, OSError)
 
 
 def not_written(to: Place, why: str, fix: str = "") -> NotWritable:

@@ -1,5 +1,6 @@
 """``envkit cache``: builds that have passed, shared."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from envkit.cache.contents import Checked, CheckedSource
     from envkit.cache.manifest import Manifest, Needs
@@ -76,19 +77,18 @@ def push(
     """
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
-    import os
+    with stoppable(to):
+        import os
 
-    from envkit.cache import ci
-    from envkit.cache.place import Place
-    from envkit.cache.publishing import stoppable
-    from envkit.environments import prefix as place
-    from envkit.install import cache_push as pushing
-    from envkit.report import words
-    from envkit.report.progress import console
+        from envkit.cache import ci
+        from envkit.cache.place import Place
+        from envkit.environments import prefix as place
+        from envkit.install import cache_push as pushing
+        from envkit.report import words
+        from envkit.report.progress import console
 
-    job = ci.job(os.environ) if from_ci else None
-    shown = console(err=True, tells=True)
-    with stoppable(Place(named=to)):
+        job = ci.job(os.environ) if from_ci else None
+        shown = console(err=True, tells=True)
         done = pushing.push(place.locate(prefix), name, Place(named=to), sign, job, shown, has_layers=has_layers)
     if as_json:
         from envkit.commands import json_types
@@ -135,19 +135,19 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     NAME is that of a stack, an environment or a framework: only its builds are meant. The one build whose ID begins so
     is copied whatever machine it is for. Signatures and SHA-256 are checked as 'envkit install' does, and what is there
     already is not fetched again. Ends with 4 where a build is bad, cannot be read, or is signed by none of your keys,
-    with 3 where one cannot be put there, as for its name or size; the others are copied.
+    unless another of the caches has it whole, or where a folder stands in the place of its file; with 3 where one
+    cannot be put there for its name or size. The others are copied.
     """
-    from typing import get_args
+    with stoppable(to):
+        from typing import get_args
 
-    from envkit.cache.place import Caches, Place
-    from envkit.cache.publishing import stoppable
-    from envkit.commands import json_types
-    from envkit.install import cache_pull as work
-    from envkit.report import words
-    from envkit.report.progress import console
+        from envkit.cache.place import Caches, Place
+        from envkit.commands import json_types
+        from envkit.install import cache_pull as work
+        from envkit.report import words
+        from envkit.report.progress import console
 
-    caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
-    with stoppable(Place(named=to)):
+        caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
         done = work.pull(caches, Place(named=to), name, every=every, console=console(err=True, tells=True))
     problem = work.problem(done)
     if as_json:
@@ -160,6 +160,8 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
         echo(f"{build.state:<8} {build.id[:12]} {build.module}: {why}")
         for text in build.passed_over:
             echo(f"         {text}")
+    for text in done.passed_over:
+        echo(text)
     counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
     echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
     if problem:
@@ -187,7 +189,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         echo_json(json_types.text(listing))
     else:
-        is_several = len({item.place for item in listing.builds}) > 1
+        is_several, by_none = len({item.place for item in listing.builds}) > 1, signed_by_none()
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
@@ -198,7 +200,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
                         *given(item.arguments),
                     ]
                 ),
-                item.signed_by or unchecked(item.signed), *([item.place] if is_several else []),
+                item.signed_by or (by_none if item.signed else "no"), *([item.place] if is_several else []),
             )
             for item in listing.builds
         ]  # fmt: skip
@@ -232,7 +234,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Id": build.id,
         "Layer" if manifest.is_layer else "Image" if manifest.is_image else "Module": manifest.module,
         "Cache": build.place.shown,
-        "Signed": key or unchecked(bool(build.signed.signature)),
+        "Signed": key or (signed_by_none() if build.signed.signature else "no"),
         "Size": words.size(manifest.size) + ("" if manifest.is_image else f"{unpacked}, {len(manifest.files)} files"),
         **({"Wheels": f"{len(manifest.wheels)}, whose files are not in it"} if manifest.wheels else {}),
         "SHA-256": manifest.sha256,
@@ -261,7 +263,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
     those behind a web server, which lists none. The index of a folder or a bucket has to name what is there. Ends
-    with 4 where one is bad, or could not be read.
+    with 4 where one is bad, or could not be read, and for a folder of something else.
     """
     from envkit.cache import contents
     from envkit.cache.place import Place
@@ -269,14 +271,14 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     verified = contents.verified(named(places), keys())
     tell_of_keys()
-    bad = [entry for entry in verified.builds if entry.state == "bad"]
+    bad = [entry for entry in verified.builds if entry.state in ("bad", "unread")]
     wrong = [entry for entry in verified.sources if entry.wrong]
     if as_json:
         echo_json(json_types.text(verified))
     else:
         for item in verified.builds:
-            why, state = f": {item.wrong}" if item.wrong else "", item.state if item.read else "unread"
-            echo(f"{state:<8} {item.id[:12]} {item.module} in {item.place}{why}")
+            why = f": {item.wrong}" if item.wrong else ""
+            echo(f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{why}")
         echo(counted("build", len(verified.builds), bad))
         checked: list[contents.Checked | contents.CheckedSource] = [*bad, *wrong]
         if any(contents.is_damaged(item) and Place(named=item.place).is_registry for item in checked):
@@ -334,15 +336,43 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
             echo(f"  {name}")
 
 
+@contextmanager
+def stoppable(to: str) -> "Iterator[None]":
+    """Say on Ctrl-C what is to be done to go on with what writes to a place. Raises Interrupted.
+
+    Imports that take time belong in it as well, so that it is said whenever that comes.
+    """
+    from envkit.errors import Interrupted
+    from envkit.system import process
+
+    try:
+        with process.interruptible():
+            yield
+    except Interrupted as stopped:
+        from envkit.cache.place import Place
+        from envkit.cache.publishing import AGAIN
+
+        stopped.why = "\n".join(filter(None, (f"What is in {Place(named=to).shown} is whole.", stopped.why)))
+        stopped.fix = AGAIN
+        raise
+
+
 def named(places: tuple[str, ...]) -> "list[Place]":
-    """Return the places that are named, else those of the configuration; ends with a usage error without any."""
+    """Return the places that are named, each once, else those of the configuration.
+
+    Ends with a usage error without any.
+    """
     from envkit.cache.place import Place
     from envkit.config import configuration
 
     words = places or configuration.read().get("cache.from")
     if not words:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
-    return [Place(named=word) for word in words]
+    once = dict[str, Place]()
+    for word in words:
+        place = Place(named=word)
+        once.setdefault(place.itself, place)
+    return list(once.values())
 
 
 def of_module(needs: "Needs") -> dict[str, str]:
@@ -389,17 +419,11 @@ def verdict_of(report: bytes) -> str:
     return verdict.upper() if verdict in ("pass", "fail") else "none that can be read"
 
 
-def unchecked(is_signed: bool) -> str:
+def signed_by_none() -> str:
     """Return what there is to say of a signature that no key verifies."""
-    from envkit.sources import signature
+    from envkit.cache import offers
 
-    return (
-        "no"
-        if not is_signed
-        else "by none of your keys, or changed since"
-        if keys() and signature.can_check()
-        else "not checked"
-    )
+    return "by none of your keys, or changed since" if keys() and not offers.unchecked(keys()) else "not checked"
 
 
 def counted(what: str, number: int, wrong: "Sequence[Checked | CheckedSource]") -> str:

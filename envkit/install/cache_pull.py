@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from typing import BinaryIO, Literal
@@ -13,12 +13,12 @@ from rich.console import Console
 
 from envkit.cache import contents, fit, folder, place, publishing, unpack
 from envkit.cache.fit import Provided
-from envkit.cache.offers import NO_OPENSSL, untrusted
+from envkit.cache.offers import NO_OPENSSL, UNCHECKED, untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cache.publishing import Sent
 from envkit.config import configuration
 from envkit.easybuild import cached
-from envkit.errors import CacheInvalid, EnvkitError, HostProblem, NotWritable, UsageProblem
+from envkit.errors import CacheBlocked, CacheInvalid, EnvkitError, HostProblem, UsageProblem
 from envkit.install import cache_push
 from envkit.machine import host
 from envkit.report import words
@@ -29,6 +29,7 @@ AGAIN = "Then run the same command again: what is there already is not fetched a
 FAILED = "the server of that cache has failed"
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 ID = re.compile("[0-9a-f]{6,64}")
+BLOCKED = "Something else stands in the place of its file"
 SHOWN = 5  # builds that were not copied
 State = Literal["copied", "there", "unfit", "unsigned", "bad", "unread", "refused"]
 
@@ -53,12 +54,16 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read, and what to do."""
+    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read, and what to do.
+
+    ``passed_over``: the same of what does not matter, since all that was asked for is known from other caches.
+    """
 
     version: int = 1
     to: str
     builds: tuple[PulledBuild, ...]
     wrong: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
 
     def of(self, state: State) -> list[PulledBuild]:
         """Return the builds that this became of."""
@@ -68,7 +73,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: Console = SILENT) -> Pulled:
     """Copy builds into a place: those that fit this machine, of one name or all; or every one, or the one of an id.
 
-    Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
+    Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, CacheBlocked, DiskFull.
     """
     places = [source for source in caches.kept if source.shown != to.shown]
     if not places:
@@ -97,8 +102,25 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool, console: C
             if new := [build for build in done if build.state == "copied"]:
                 error.why = f"{error.why}\n{len(new)} of {words.count(len(builds), 'build')} had been copied.".strip()
             raise
-    wrong = (*map(contents.sentences_of, looking.errors), *filter(None, failed.values()))
-    return Pulled(to=to.shown, builds=tuple(done), wrong=wrong)
+    left = {build.id for build in done if build.state not in ("copied", "there", "unfit")}
+    known = {entry.id for entry in entries} - left
+    wanted = name.lower() if name and is_id else ""
+    wrong, passed_over = list[str](), list[str]()
+    for one in looking.errors:
+        (wrong if may_lack(one, known, left, wanted) else passed_over).append(contents.sentences_of(one))
+    (wrong if left else passed_over).extend(filter(None, failed.values()))
+    return Pulled(to=to.shown, builds=tuple(done), wrong=tuple(wrong), passed_over=tuple(passed_over))
+
+
+def may_lack(error: CacheInvalid, known: Container[str], left: Collection[str], wanted: str) -> bool:
+    """Say whether, for what cannot be read of a cache, a build that is meant may not have been copied.
+
+    It does not matter of a build that is ``known`` from another cache. Where one is ``wanted`` by its id, and was not
+    ``left``, no other is meant.
+    """
+    if error.build:
+        return error.build not in known and error.build.startswith(wanted)
+    return bool(left) or not wanted
 
 
 def chosen(
@@ -108,15 +130,15 @@ def chosen(
 
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
-    by_id = defaultdict[str, list[SignedManifest]](list)
-    ids = [build for build in manifests if name is not None and ID.fullmatch(name) and build.id.startswith(name)]
+    by_id, key = defaultdict[str, list[SignedManifest]](list), (name or "").lower()  # an id is one in any case
+    ids = [build for build in manifests if ID.fullmatch(key) and build.id.startswith(key)]
     for entry in [] if ids else manifests:  # no build is called like the id of another, to be taken in its place
         if name is None or name in names_of(entry):
             by_id[entry.id].append(entry)
     if by_id or name is None:
         return list(by_id.values()), False
     for entry in manifests:
-        if entry.id.startswith(name):
+        if entry.id.startswith(key):
             by_id[entry.id].append(entry)
     at = " ".join(quote(place.shown) for place in places)
     if not manifests:
@@ -161,8 +183,10 @@ def copied(
     signers = [(entry, place.signer(entry, caches.keys)) for entry in (() if why else these)]
     for entry, key in sorted(signers, key=lambda pair: not pair[1]):  # one that is signed by a key of theirs first
         if not key and not caches.unsigned:
-            why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
-            state = "unread" if why == (NO_OPENSSL,) else state
+            untaken = untrusted(entry, caches.keys) or UNSIGNED
+            is_checked = not untaken.startswith(UNCHECKED)
+            if state == "unsigned" and not (why and is_checked):
+                state, why = "unsigned" if is_checked else "unread", (untaken,)
             continue
         if entry.place in failed:
             state, why = "unread", (FAILED,)
@@ -182,10 +206,10 @@ def copied(
         except HostProblem as error:  # of where it was to go
             state, why = "refused", (error.why,)
             break
-        except NotWritable as error:
-            if not publishing.is_blocked(error):
+        except CacheBlocked as error:
+            if not publishing.is_of_build(error):
                 raise
-            state, why = "refused", (f"Something else stands in the place of its file: {error.why}",)
+            state, why = "refused", (f"{BLOCKED}: {error.why}",)
             break
         origin, signed_by, why = entry.place, key, ()
         break
@@ -243,7 +267,8 @@ def problem(done: Pulled) -> EnvkitError | None:
     unread = done.of("unread")
     if refused and not (bad or unsigned or unread or done.wrong):
         others = "; the others are there" if len(refused) < len(done.builds) else ""
-        return HostProblem(
+        is_blocked = any(build.why[0].startswith(BLOCKED) for build in refused)
+        return (CacheBlocked if is_blocked else HostProblem)(
             what=f"{words.count(len(refused), 'build')} cannot be put into {done.to}.",
             why="\n".join(listed(refused)),
             fix=f"Remove what stands in their place, or copy them into another folder or bucket{others}.",
@@ -254,8 +279,11 @@ def problem(done: Pulled) -> EnvkitError | None:
             what = f"Nothing was copied to {done.to}."
         tell = f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}"
         later = f"See that you can reach and read that cache. {AGAIN}"
-        unchecked = [build for build in unread if NO_OPENSSL in build.why]
+        unchecked = [build for build in unread if build.why[0].startswith(UNCHECKED)]
+        is_lacking = any(NO_OPENSSL in build.why for build in unchecked)
+        mend = "Mend that key, or take it out of 'keys' in [cache] of your configuration (see 'envkit config')."
         keys = "Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
+        sign = "Have whoever pushed what is not signed push it with --sign, or copy it with --unsigned."
         why = [text for build in (*bad, *unread) for text in build.why if text != FAILED]
         why += [*listed([*unsigned, *refused]), *done.wrong]
         return CacheInvalid(
@@ -264,9 +292,10 @@ def problem(done: Pulled) -> EnvkitError | None:
             fix="\n".join(
                 [
                     *([tell] if bad else [f"Mend that. {AGAIN}"] if done.wrong and not unread else ()),
-                    *([f"{signature.LACKING} {AGAIN}"] if unchecked else ()),
+                    *([f"{signature.LACKING if is_lacking else mend} {AGAIN}"] if unchecked else ()),
                     *([later] if len(unread) > len(unchecked) else ()),
-                    *([keys] if unsigned else ()),
+                    *([keys] if any(UNSIGNED not in build.why for build in unsigned) else ()),
+                    *([sign] if any(UNSIGNED in build.why for build in unsigned) else ()),
                 ]
             ),
         )

@@ -29,6 +29,7 @@ from envkit.errors import (
     EnvironmentDamaged,
     HostProblem,
     NotProven,
+    OpensslMissing,
     UsageProblem,
 )
 from envkit.inside.probe.node import name_of_node
@@ -173,20 +174,13 @@ def pushed_file(
 
 
 def require_private(key: Path) -> None:
-    """Require that a file is a private key that can sign. Raises UsageProblem, HostProblem."""
-    signature.require_file(key)
-    is_public = not signature.unusable(key)
+    """Require that a file is a private key that can sign. Raises UsageProblem, OpensslMissing."""
     try:
-        is_other = b"PRIVATE KEY" not in files.read(key)
-    except OSError as error:
-        raise HostProblem(what=f"The key {key} cannot be read.", why=f"{error.strerror}.") from error
-    if is_public or is_other:
-        raise UsageProblem(
-            what=f"Nothing can be signed with {key}.",
-            why="It is a public key." if is_public else "It is no private key in PEM.",
-            fix="Name the private key, which only you can read.",
-        )
-    signature.require_signs(key)
+        signature.require_signs(key)
+    except OpensslMissing:
+        raise
+    except HostProblem as error:  # as of a key that is not there
+        raise UsageProblem(what=error.what, why=error.why, fix=error.fix) from error
 
 
 def tell_of_open(key: Path, console: Console) -> None:
@@ -455,7 +449,10 @@ def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedB
 
 
 def require(to: Place) -> None:
-    """Require that a place is there and can be written to. Raises what its kind does, NotWritable, CacheSilent."""
+    """Require that a place is there and can be written to.
+
+    Raises what its kind does, NotWritable, CacheBlocked, CacheSilent.
+    """
     with publishing.writing(to, "Nothing"):
         publishing.require_place(to)
 
@@ -463,7 +460,7 @@ def require(to: Place) -> None:
 def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     """Put sources that are in the cache of a prefix into a place, by their SHA-256; return how many were not there.
 
-    Raises UsageProblem, NotWritable, DiskFull.
+    Raises UsageProblem, NotWritable, CacheBlocked, DiskFull.
     """
     store, sent = to.writable, 0
     for one in distinct(sources):

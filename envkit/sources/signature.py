@@ -16,6 +16,7 @@ from envkit.system import files, owners, process, temporary
 from envkit.system.owners import Trusted
 
 LARGEST = 100_000  # bytes of a key
+NO_SIGNERS = ("X25519", "X448", "DH")  # kinds of keys that agree on a secret, as openssl names them
 LACKING = "Install OpenSSL 3.0 or newer: its program openssl signs and checks."
 
 
@@ -47,11 +48,27 @@ def signature_of(path: Path, key: Path) -> bytes:
         if done.status:
             raise HostProblem(
                 what=f"Nothing can be signed with {key}.",
-                why=last_line(done),
+                why=unfit(key, done),
                 fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
                 "makes.",
             )
         return files.read(folder / "signature")
+
+
+def unfit(key: Path, done: process.Completed) -> str:
+    """Say why nothing was signed with a key."""
+    try:
+        content = files.read(key)
+    except OSError as error:
+        return f"It cannot be read: {error.strerror}."
+    if b"PRIVATE KEY" not in content:
+        return "It is a public key." if b"PUBLIC KEY" in content else "It is no private key in PEM."
+    if b"ENCRYPTED" in content:
+        return "It has a passphrase, for which envkit does not ask."
+    read = process.capture(["openssl", "pkey", "-in", str(key.absolute()), "-passin", "pass:", "-noout", "-text_pub"])
+    if read.status:
+        return "It is cut off or damaged."
+    return "Keys of its kind sign nothing." if read.stdout.startswith(NO_SIGNERS) else last_line(done)
 
 
 def public_of(key: Path) -> bytes:
@@ -123,12 +140,12 @@ def unusable(key: Path) -> str:
         content = files.read(key)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if b"PRIVATE KEY" in content:
-        return "is a private key: name its public half"
-    if b"PUBLIC KEY" not in content:
-        return "is no public key"
-    done = process.capture(["openssl", "pkey", "-pubin", "-in", str(key.absolute()), "-noout"])
-    return "" if done.status in (0, 127) else "holds a public key that is cut off or damaged"
+    if b"PUBLIC KEY" not in content:  # one that has the private half as well does verify
+        return "is a private key: name its public half" if b"PRIVATE KEY" in content else "is no public key"
+    done = process.capture(["openssl", "pkey", "-pubin", "-in", str(key.absolute()), "-noout", "-text_pub"])
+    if done.status not in (0, 127):
+        return "holds a public key that is cut off or damaged"
+    return "holds a key of a kind that signs nothing" if done.stdout.startswith(NO_SIGNERS) else ""
 
 
 @contextmanager
