@@ -489,6 +489,28 @@ def test_one_mpi_by_two_names_is_told_once(fake: Callable[..., Path]) -> None:
     assert [one.path for one in host.mpis(env)] == [launcher] and len(refused(env)) == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("x.cc:1:10: fatal error: mpi.h: No such file or directory", "finds no mpi.h, which"),
+        (
+            "<befehlszeile>: schwerwiegender Fehler: mpi.h: Datei oder Verzeichnis nicht gefunden",
+            "finds no mpi.h, which",
+        ),
+        (
+            "/x/include/mpi.h:7:10: error: #error wrong compiler",
+            "compiles nothing: /x/include/mpi.h:7:10: error: #error",
+        ),
+        ("$(/usr/bin/yes | /usr/bin/head -c 1100000)", "compiles nothing: it prints without an end"),
+        ("", "compiles nothing: it ended with 1"),
+    ],
+)
+def test_why_a_wrapper_compiles_nothing(said: str, why: str, fake: Callable[..., Path]) -> None:
+    wrapper = fake("mpicxx", f'echo "{said}" >&2; exit 1')
+    [one] = refused({"PATH": f"{wrapper.parent}:/nowhere"})
+    assert one.why.startswith(f"its mpicxx {why}")
+
+
 def test_an_mpi_without_a_launcher_is_named(fake: Callable[..., Path]) -> None:
     """As where srun alone starts ranks."""
     wrapper = fake("mpicxx", macros("5.0.11"))

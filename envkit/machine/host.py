@@ -269,13 +269,15 @@ def by_wrapper(wrapper: Path, beside: Path, env: Mapping[str, str]) -> Program |
         return program
     program = program or (of_launcher(str(beside), env) if is_program(beside) else Program(path=wrapper, version=""))
     why = not_ended(wrapper) or f"its {wrapper.name} compiles nothing: {reason(told)}"
-    if "mpi.h: No such file" in told.stderr:
+    if re.search(r"(?<![/\w])mpi\.h: ", told.stderr):  # in any language; an error in it has the number of a line
         why = f"its {wrapper.name} finds no mpi.h, which its development package has"
     return Refused(named=described(program), why=why)
 
 
 def reason(told: process.Completed) -> str:
     """Return what tells why a program failed: the first line of an error, or its first paragraph, without secrets."""
+    if len(told.stdout) + len(told.stderr) > MOST_BYTES:
+        return "it prints without an end"
     lines = [line.strip() for line in f"{told.stderr}\n{told.stdout}".splitlines()]
     first = next((line for line in lines if ERROR.search(line)), "")
     telling = [bool(re.search(r"[^\W\d_]{2}", line)) for line in lines]
@@ -309,7 +311,11 @@ def launcher_beside(wrapper: Path, family: str, version: str, env: Mapping[str, 
         if hangs := not_ended(place) or not_ended(mpiname(place)):
             hung.append(hangs)
         elif family not in ("", found.family) and (family, found.family) != ("MPICH", "MVAPICH"):
-            known = f"is that of {found.family} {found.version}" if found.family != "unknown" else "tells no MPI"
+            known = (
+                f"is that of {found.family} {found.version}"
+                if found.family != "unknown"
+                else "does not tell which MPI it is of"
+            )
             why.append(f"{place} {known}")
         elif family == found.family and version and is_other(version, found.version):
             why.append(f"{place} is that of release {found.version}")
@@ -352,7 +358,7 @@ HUNG = dict[str, tuple[float, str]]()  # by their paths: when a program was aske
 UNREADABLE = "its folder cannot be named in a recipe: reach it by a link whose path is of letters, and put that on PATH"
 ERROR = re.compile(r"\berror\b|No such file|cannot|[Nn]ot found|incompatible|unsupported")
 SECRET = re.compile(
-    r"(?<=://)[^\s'\"]*(?=@)|(?<![^\s='\"])[^\s:/@='\"]+:(?!//)[^\s@]+(?=@)|(?i:(?<=token=)|(?<=key=)|(?<=password=))[^\s;,&]+"
+    r"(?<=://)[^\s'\"]*(?=@)|(?<![^\s='\"])[^\s:/@='\"]+:(?!//)[^\s@]+(?=@)|(?i:(?<=token=)|(?<=key=)|(?<=password=)|(?<=passwd=)|(?<=secret=))[^\s;,&]+"
 )
 WHERE = "Load its module (--load), put its bin folder on PATH, or install "
 REMEDIES = {

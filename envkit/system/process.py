@@ -195,7 +195,8 @@ def read(running: subprocess.Popen[str], printed: tuple[bytearray, bytearray], l
     deadline = time.monotonic() + left_s
     with selectors.DefaultSelector() as waiting:
         for stream, kept in zip((running.stdout, running.stderr), printed, strict=True):
-            waiting.register(stream or 0, selectors.EVENT_READ, kept)
+            if stream is not None:
+                waiting.register(stream, selectors.EVENT_READ, kept)
         while waiting.get_map():
             ready = waiting.select(max(deadline - time.monotonic(), 0))
             if time.monotonic() >= deadline:
