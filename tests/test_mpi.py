@@ -480,6 +480,29 @@ def test_a_launcher_of_another_major_release(
     )
 
 
+@pytest.mark.parametrize(
+    ("compiled", "run", "said"),
+    [("4.1.4", "4.1.4", False), ("5.0.0", "5.0.0rc12", False), ("4.1.4", "4.0.7", True), ("4.1.6", "4.1.4", True)],
+)
+def test_a_launcher_of_another_minor_release(
+    compiled: str, run: str, said: bool, fake: Callable[..., Path], machine: Machine
+) -> None:
+    wrapper, _ = fake("mpicxx", macros(compiled)), fake("mpirun", f"echo 'mpirun (Open MPI) {run}'")
+    [found] = host.mpis(only(wrapper))
+    told = list(mpi.limits(machine(mpi=found), Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
+    assert (f"          Its mpicxx compiles for release {compiled}, and its mpirun is of {run}." in told) is said
+
+
+def test_a_compiler_wrapper_is_also_looked_at_beside_its_own_launcher(fake: Callable[..., Path]) -> None:
+    """Where a folder before it has a link to it, beside the launcher of another release."""
+    own, launcher = fake("mpicxx", macros("5.0.11")), fake("mpirun", "echo 'mpirun (Open MPI) 5.0.11'")
+    mixed = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'", "mixed").with_name("mpicxx")
+    mixed.symlink_to(own)
+    env = {"PATH": f"{mixed.parent}:{own.parent}"}
+    assert [one.path for one in host.mpis(env)] == [launcher]
+    assert [one.named for one in refused(env)] == [f"Open MPI 5.0.11 ({mixed})"]
+
+
 def test_one_mpi_by_two_names_is_told_once(fake: Callable[..., Path]) -> None:
     """Beside a compiler wrapper of another release it is not taken, beside its own it is."""
     launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")

@@ -262,7 +262,7 @@ def untried(machine: Host, stack: Stack) -> str:
 def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
     """Yield why not another MPI that is there, what a wheel's cannot do, and what was not tried."""
     if not is_embedded(plan):
-        yield from filter(None, (untried(machine, stack), another_compiler(machine)))
+        yield from filter(None, (untried(machine, stack), another_release(machine), another_compiler(machine)))
     if is_embedded(plan):
         yield "          It knows no fast network: between nodes it speaks only TCP. Load the module of the site's MPI"
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
@@ -291,6 +291,15 @@ def compiler_of(mpi: Program, env: Mapping[str, str]) -> Program | None:
         return None
     version = ask([compiler, "-dumpfullversion"], env)
     return Program(path=Path(compiler), version=version.stdout.strip() if version.status == 0 else "")
+
+
+def another_release(machine: Host) -> str:
+    """Say that the wrapper of an MPI compiles for another release than that of the launcher; nothing if it does not."""
+    if machine.mpi is None or not machine.mpi.compiles:
+        return ""
+    return (
+        f"          Its mpicxx compiles for release {machine.mpi.compiles}, and its mpirun is of {machine.mpi.version}."
+    )
 
 
 def another_compiler(machine: Host) -> str:

@@ -8,7 +8,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -45,11 +45,15 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program on this machine. ``family`` tells variants apart, such as "Open MPI" and "MPICH"."""
+    """A program on this machine. ``family`` tells variants apart, such as "Open MPI" and "MPICH".
+
+    ``compiles`` is the release of the mpi.h of an MPI where it is another than that of its launcher.
+    """
 
     path: Path
     version: str
     family: str = ""
+    compiles: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,19 +205,20 @@ def candidates(env: Mapping[str, str]) -> Iterator[Program | Refused]:
 
     Distributions split them into packages, and Debian has them side by side, as mpirun.openmpi and mpirun.mpich.
     """
-    seen, taken, named = set[Path](), set[Path](), set[Path]()
+    seen, taken, named = set[tuple[Path, Path | None]](), set[Path](), set[Path]()
     of_cray = env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "") if env.get("CRAY_MPICH_VERSION") else ""
     if lacking := lacking_of_cray(env):
         yield lacking
     folders = [Path(folder) for folder in env["PATH"].split(os.pathsep) if folder.startswith("/")]
     for folder in folders:
         for wrapper in (folder / name for name in ((CRAY_WRAPPER,) if of_cray else ()) + WRAPPERS):
-            if not is_program(wrapper) or wrapper.resolve() in seen:
+            beside = folder / wrapper.name.replace("mpicxx", "mpirun")
+            both = wrapper.resolve(), beside.resolve() if is_program(beside) else None
+            if not is_program(wrapper) or both in seen:
                 continue
-            seen.add(wrapper.resolve())
+            seen.add(both)
             if of_cray and wrapper.name != CRAY_WRAPPER and wrapper.is_relative_to(of_cray):
                 continue  # its own mpicxx, which CC is in the place of
-            beside = folder / wrapper.name.replace("mpicxx", "mpirun")
             found = by_wrapper(wrapper, beside, env)
             if isinstance(found, Refused):
                 named.add(beside.resolve())
@@ -300,7 +305,8 @@ def of_header(macros: str) -> tuple[str, str]:
 def launcher_beside(wrapper: Path, family: str, version: str, env: Mapping[str, str]) -> Program | Refused:
     """Return the MPI of a compiler wrapper by its launcher: that beside it, or else the first on PATH.
 
-    Debian's alternatives for the two are chosen apart. One of another family, or of another major release, is not its.
+    Debian's alternatives for the two are chosen apart. One of another family, or of another major release, is not its:
+    ranks that it starts may not find one another.
     """
     variants = sorted(VARIANTS, key=lambda variant: wrapper.name != f"mpicxx{variant}")
     first = process.which("mpirun", path=env["PATH"])
@@ -311,24 +317,22 @@ def launcher_beside(wrapper: Path, family: str, version: str, env: Mapping[str, 
         if hangs := not_ended(place) or not_ended(mpiname(place)):
             hung.append(hangs)
         elif family not in ("", found.family) and (family, found.family) != ("MPICH", "MVAPICH"):
-            known = (
-                f"is that of {found.family} {found.version}"
-                if found.family != "unknown"
-                else "does not tell which MPI it is of"
-            )
-            why.append(f"{place} {known}")
-        elif family == found.family and version and is_other(version, found.version):
+            tells = f"is that of {found.family} {found.version}"
+            why.append(f"{place} {'does not tell which MPI it is of' if found.family == 'unknown' else tells}")
+        elif family != found.family or not (other := first_difference(version, found.version)):
+            return found
+        elif other == 1:
             why.append(f"{place} is that of release {found.version}")
         else:
-            return found
+            return replace(found, compiles=version)
     named = Program(path=wrapper, version=version, family=family)
     return Refused(named=described(named), why="; ".join(hung or why))
 
 
-def is_other(version: str, launcher: str) -> bool:
-    """Say whether a launcher is of another major release than a version: they may not speak with one another."""
-    numbers = [one.partition(".")[0] for one in (version, launcher)]
-    return all(number.isdigit() for number in numbers) and numbers[0] != numbers[1]
+def first_difference(*versions: str) -> int:
+    """Return which number is the first that two versions differ in, from 1 on; 0 if none that both have."""
+    numbers = [re.findall(r"(?:^|\.)(\d+)", version) for version in versions]
+    return next((place for place, pair in enumerate(zip(*numbers, strict=False), 1) if len({*pair}) > 1), 0)
 
 
 def described(program: Program) -> str:
