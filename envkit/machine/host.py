@@ -290,6 +290,7 @@ def reason(told: process.Completed) -> str:
         begin = telling.index(True)
         end = telling.index(False, begin) if False in telling[begin:] else len(lines)
         first = " ".join(lines[begin:end])
+    first = first.removeprefix("[Errno 8] ")  # of a program for another machine
     return SECRET.sub("***", first)[:300] or f"it ended with {told.status}"
 
 
