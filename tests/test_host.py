@@ -86,6 +86,31 @@ def test_cmake(version: str, fake: Fake, env: dict[str, str]) -> None:
     assert host.cmake(env) == host.Program(path=path, version=version)
 
 
+def test_a_cmake_that_does_not_end(fake: Fake, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(host, "HUNG", {})
+    path = fake("cmake", "exec /bin/sleep 300")
+    assert host.cmake(env) is None and host.not_ended(path) == f"'{path} --version' has not ended in 0.3 s"
+    fake("cmake", says(CMAKE.format("3.25.1")))
+    monkeypatch.setattr(host, "AGAIN_S", 0.0)
+    assert host.cmake(env) and not host.not_ended(path)
+
+
+def test_a_compiler_that_does_not_end_is_named(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wrapper of an MPI is asked, since all of them call it."""
+    monkeypatch.setattr(host, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(host, "HUNG", {})
+    path = fake("g++", "exec /bin/sleep 300")
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    with pytest.raises(HostProblem, match=r"g\+\+ -std=c\+\+17' has not ended in 0.3 s\.$"):
+        host.detect()
+
+
+def test_an_answer_without_an_end(fake: Fake, env: dict[str, str]) -> None:
+    fake("cmake", "while :; do echo 'cmake version 3.25.1'; done")
+    assert host.cmake(env)
+
+
 def test_cmake_that_fails_or_is_not_there(fake: Fake, env: dict[str, str]) -> None:
     assert host.cmake(env) is None
     fake("cmake", "echo 'libssl.so.1.1: cannot open shared object file' >&2; exit 127")

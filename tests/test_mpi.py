@@ -6,6 +6,7 @@ import dataclasses
 import os
 import runpy
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -404,6 +405,7 @@ def test_cray_is_known_by_its_wrapper_and_its_module(fake: Callable[..., Path]) 
         ("MVAPICH2 2.3.7 Wed March 02 22:00:00 EST 2022 ch3:mrail", "MVAPICH", "2.3.7"),
         ("MVAPICH2-GDR 2.3.7 Fri May 27 22:00:00 EST 2022 ch3:mrail", "MVAPICH", "2.3.7"),
         ("MVAPICH 3.0 Thu Feb 22 00:00:00 EST 2024 ch4:ofi", "MVAPICH", "3.0"),
+        ("MVAPICH-PLUS 4.0 Fri Jan 10 00:00:00 EST 2025 ch4:ucx", "MVAPICH", "4.0"),
         ("MVAPICH-Plus 4.0 Fri Jan 10 00:00:00 EST 2025 ch4:ucx", "MVAPICH", "4.0"),
         ("", "MPICH", "3.4.1"),
     ],
@@ -419,10 +421,178 @@ def test_mvapich_is_told_from_mpich_by_mpiname(
     assert found == Program(path=launcher, version=version, family=family)
 
 
+def only(program: Path) -> dict[str, str]:
+    """A PATH of the programs beside this one."""
+    return {"PATH": str(program.parent)}
+
+
+def refused(env: dict[str, str]) -> tuple[host.Refused, ...]:
+    return tuple(one for one in host.candidates(env) if isinstance(one, host.Refused))
+
+
+def macros(version: str) -> str:
+    """What mpicxx says of the mpi.h of an Open MPI."""
+    names = zip(("MAJOR", "MINOR", "RELEASE"), version.split("."), strict=True)
+    lines = [f"#define OMPI_{name}_VERSION {number}" for name, number in names]
+    return "echo '" + "\n".join(["#define OPEN_MPI 1", *lines]) + "'"
+
+
+def test_the_plan_names_each_mpi_that_is_refused(machine: Machine, fake: Callable[..., Path]) -> None:
+    """The first on PATH is broken, and the second is taken."""
+    rows = "-" * 60
+    said = f"{rows}\\nThe Open MPI wrapper compiler was unable to find the specified compiler\\n/opt/g++ in your PATH."
+    first = fake("mpicxx", f"printf %b '{said}\\n\\nNote that\\n{rows}\\n' >&2; exit 1", "first")
+    broken = fake("mpirun", "echo 'mpirun (Open MPI) 5.0.3'", "first")
+    second = fake("mpicxx", macros("4.1.4"), "second")
+    taken = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'", "second")
+    env = {"PATH": f"{first.parent}:{second.parent}:/bin"}
+    found = Program(path=taken, version="4.1.4", family="Open MPI")
+    assert next(iter(host.mpis(env))) == found
+    why = refused(env)[0]
+    assert str(why) == (
+        f"Open MPI 5.0.3 ({broken}): its mpicxx compiles nothing: The Open MPI wrapper compiler was unable "
+        "to find the specified compiler /opt/g++ in your PATH."
+    )
+    plan = Plan(stack="", steps=(), robot=())
+    told = list(mpi.limits(machine(mpi=found, refused_mpis=(why,)), plan, stack("pytorch-2.13-cpu")))
+    assert f"          Not taken: {why}" in told
+    with pytest.raises(HostProblem) as problem:
+        by_preference([found], "MPICH", (why,))
+    assert f"There is Open MPI 4.1.4 ({taken}). Not taken: Open MPI 5.0.3" in problem.value.why
+
+
+def test_secrets_are_left_out_of_what_a_wrapper_says(fake: Callable[..., Path]) -> None:
+    said = "license server http://me:SECRET@lic.example.org refused; token=SECRET; https_proxy=me:SECRET@127.0.0.1"
+    wrapper = fake("mpicxx", f"echo '{said}' >&2; exit 1")
+    [one] = refused(only(wrapper))
+    problem = trial_compiles.compiled(trial_compiles.mpi(wrapper, only(wrapper)))
+    assert "SECRET" not in f"{one.why} {problem.said}" and problem.said in one.why
+    assert "license server http://***@lic.example.org refused" in one.why
+
+
+@pytest.mark.parametrize(("compiled", "run", "is_taken"), [("5.0.11", "4.1.4", False), ("5.0.11", "5.0.3", True)])
+def test_a_launcher_of_another_major_release(
+    compiled: str, run: str, is_taken: bool, fake: Callable[..., Path]
+) -> None:
+    wrapper, launcher = fake("mpicxx", macros(compiled)), fake("mpirun", f"echo 'mpirun (Open MPI) {run}'")
+    assert bool(list(host.mpis(only(wrapper)))) is is_taken
+    assert is_taken or str(refused(only(wrapper))[0]) == (
+        f"Open MPI {compiled} ({wrapper}): there is no mpirun of it, beside its mpicxx or on PATH; "
+        f"{launcher} is that of release {run}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("compiled", "run", "said"),
+    [("4.1.4", "4.1.4", False), ("5.0.0", "5.0.0rc12", False), ("4.1.4", "4.0.7", True), ("4.1.6", "4.1.4", True)],
+)
+def test_a_launcher_of_another_minor_release(
+    compiled: str, run: str, said: bool, fake: Callable[..., Path], machine: Machine
+) -> None:
+    wrapper, _ = fake("mpicxx", macros(compiled)), fake("mpirun", f"echo 'mpirun (Open MPI) {run}'")
+    [found] = host.mpis(only(wrapper))
+    told = list(mpi.limits(machine(mpi=found), Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
+    assert (f"          Its mpicxx compiles for release {compiled}, and its mpirun is of {run}." in told) is said
+
+
+def test_a_compiler_wrapper_is_also_looked_at_beside_its_own_launcher(fake: Callable[..., Path]) -> None:
+    """Where a folder before it has a link to it, beside the launcher of another release."""
+    own, launcher = fake("mpicxx", macros("5.0.11")), fake("mpirun", "echo 'mpirun (Open MPI) 5.0.11'")
+    mixed = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'", "mixed").with_name("mpicxx")
+    mixed.symlink_to(own)
+    env = {"PATH": f"{mixed.parent}:{own.parent}"}
+    assert [one.path for one in host.mpis(env)] == [launcher]
+    assert [one.named for one in refused(env)] == [f"Open MPI 5.0.11 ({mixed})"]
+
+
+def test_one_mpi_by_two_names_is_told_once(fake: Callable[..., Path]) -> None:
+    """Beside a compiler wrapper of another release it is not taken, beside its own it is."""
+    launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
+    env = {"PATH": f"{launcher.parent.parent}/mixed:{launcher.parent}:/nowhere"}
+    fake("mpicxx", macros("5.0.11"), "mixed").with_name("mpirun").symlink_to(launcher)
+    fake("mpicxx", macros("4.1.4"))
+    assert [one.path for one in host.mpis(env)] == [launcher] and len(refused(env)) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("x.cc:1:10: fatal error: mpi.h: No such file or directory", "finds no mpi.h, which"),
+        (
+            "<befehlszeile>: schwerwiegender Fehler: mpi.h: Datei oder Verzeichnis nicht gefunden",
+            "finds no mpi.h, which",
+        ),
+        (
+            "/x/include/mpi.h:7:10: error: #error wrong compiler",
+            "compiles nothing: /x/include/mpi.h:7:10: error: #error",
+        ),
+        ("$(/usr/bin/yes | /usr/bin/head -c 1100000)", "compiles nothing: it prints without an end"),
+        ("", "compiles nothing: it ended with 1"),
+    ],
+)
+def test_why_a_wrapper_compiles_nothing(said: str, why: str, fake: Callable[..., Path]) -> None:
+    wrapper = fake("mpicxx", f'echo "{said}" >&2; exit 1')
+    [one] = refused({"PATH": f"{wrapper.parent}:/nowhere"})
+    assert one.why.startswith(f"its mpicxx {why}")
+
+
+def test_an_mpi_without_a_launcher_is_named(fake: Callable[..., Path]) -> None:
+    """As where srun alone starts ranks."""
+    wrapper = fake("mpicxx", macros("5.0.11"))
+    [one] = refused(only(wrapper))
+    assert str(one) == f"Open MPI 5.0.11 ({wrapper}): there is no mpirun of it, beside its mpicxx or on PATH"
+
+
+HYDRA = "printf 'HYDRA build details:\\n    Version:  3.4.1\\n'"
+
+
+@pytest.mark.parametrize(
+    ("hangs", "words"), [("mpirun", "mpirun --version"), ("mpiname", "mpiname -a"), ("mpicxx", "mpicxx -E")]
+)
+def test_a_program_that_hangs_is_asked_once_and_named(
+    hangs: str, words: str, fake: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MVAPICH is not taken for MPICH by it."""
+    monkeypatch.setattr(host, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(host, "HUNG", {})
+    for name, body in (("mpicxx", ""), ("mpirun", HYDRA), ("mpiname", "echo MVAPICH 3.0")):
+        wrapper = fake(name, "exec /bin/sleep 300" if name == hangs else body)
+    began = time.monotonic()
+    [one] = refused(only(wrapper))
+    assert refused(only(wrapper)) == (one,)
+    assert time.monotonic() - began < 1.5
+    assert f"'{wrapper.parent}/{words}' has not ended in 0.5 s" in one.why and "mpirun of it" not in one.why
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    for name in ("mpicxx", "mpirun"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    assert [str(one) for one in refused({"PATH": str(folder)})] == [
+        f"{tmp_path}/\\xff/mpicxx: {host.UNREADABLE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [
+        ({"CRAY_MPICH_DIR": "/x", "CRAY_MPICH_VERSION": "8.1.32"}, "Cray MPICH 8.1.32: CC is not on PATH"),
+        ({"CRAY_MPICH_DIR": "/x"}, "Cray MPICH: CRAY_MPICH_VERSION is not set, and CC is not on PATH"),
+        ({"CRAY_MPICH_VERSION": "8.1.32"}, "Cray MPICH 8.1.32: CRAY_MPICH_DIR is not set, and CC is not on PATH"),
+    ],
+)
+def test_what_is_lacking_of_cray_mpich_is_said(loaded: dict[str, str], said: str, tmp_path: Path) -> None:
+    [one] = refused({"PATH": str(tmp_path), **loaded})
+    assert str(one).startswith(said)
+    assert not refused({"PATH": str(tmp_path)})
+
+
 def test_a_wrapper_that_compiles_nothing_is_told_with_its_reason(machine: Machine, fake: Callable[..., Path]) -> None:
     launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
     fake("mpicxx", "echo 'mpicxx: line 1: /opt/gcc-9/bin/g++: cannot execute: required file not found' >&2; exit 127")
-    seen = machine(mpi=None, env={"PATH": f"{launcher.parent}:/usr/bin:/bin"})
+    seen = machine(mpi=None, refused_mpis=refused({"PATH": f"{launcher.parent}:/bin"}))
     assert "its mpicxx compiles nothing: mpicxx: line 1: /opt/gcc-9/bin/g++" in mpi.without_wrappers(seen)
 
 
@@ -453,9 +623,11 @@ def test_the_open_mpi_that_eb_would_not_take(machine: Machine, tree: Tree) -> No
 
 def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake: Callable[..., Path]) -> None:
     launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
-    seen = machine(mpi=None, env={"PATH": f"{launcher.parent}:/usr/bin:/bin"})
-    told = uses.found(None, True, mpi.without_wrappers(seen))
-    assert told.startswith(f"from a wheel (Open MPI 4.1.4 ({launcher}) is here without mpicxx or mpi.h")
+    told = uses.found(None, True, mpi.without_wrappers(machine(mpi=None, refused_mpis=refused(only(launcher)))))
+    assert told.startswith(f"from a wheel (Open MPI 4.1.4 ({launcher}): it has no mpicxx beside it, which its dev")
+    fake("mpicxx", "echo 'fatal error: mpi.h: No such file or directory' >&2; exit 1")
+    told = mpi.without_wrappers(machine(mpi=None, refused_mpis=refused(only(launcher))))
+    assert told == f"Open MPI 4.1.4 ({launcher}): its mpicxx finds no mpi.h, which its development package has"
     assert uses.found(None, True, mpi.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
         "from a wheel (none on this machine)"
     )

@@ -130,6 +130,15 @@ def test_capture_of_a_signal_and_of_a_timeout() -> None:
     assert (late.status, late.stdout, late.stderr) == (124, "begun\n", "timed out")
 
 
+def test_capture_of_a_program_that_prints_without_an_end() -> None:
+    """It is ended, and so is what it has started, before it fills the memory."""
+    endless = process.capture(["sh", "-c", "yes 'version 4.1.4' | cat"], env=ENV, most_bytes=100_000)
+    assert endless.status == 137 and endless.seconds < 10
+    assert 100_000 < len(endless.stdout) < 300_000 and endless.stdout.startswith("version 4.1.4\n")
+    whole = process.capture(["sh", "-c", "yes | head -c 100000; exit 3"], env=ENV, most_bytes=100_000)
+    assert (whole.status, len(whole.stdout)) == (3, 100_000)
+
+
 def test_capture_of_what_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     for argv in (["no-such-program"], [str(tmp_path / "plain")]):

@@ -104,9 +104,9 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
     return MpiLibrary(
         family=family,
         version=version,
-        launcher=str(path or ""),
+        launcher=host.shown(path) if path else "",
         abi=abi,
-        library=str(library or ""),
+        library=host.shown(library) if library else "",
         pmi=tuple(dict.fromkeys(map(srun_mpi.api, srun_mpi.speaks(mpi)))),
         srun=srun_mpi.chosen(mpi) if process.which("srun", path=env.get("PATH")) else "",
     )

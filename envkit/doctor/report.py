@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -65,5 +66,14 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def to_json(report: Report) -> str:
-    """Return the report as JSON."""
-    return msgspec.json.format(msgspec.json.encode(report)).decode()
+    """Return the report as JSON, with escapes for what is no text, as names on disk may be."""
+    return msgspec.json.format(msgspec.json.encode(as_text(msgspec.to_builtins(report)))).decode()
+
+
+def as_text(value: Any) -> Any:
+    """Return what JSON is made of, with escapes for what is no text."""
+    if isinstance(value, dict):
+        return {as_text(name): as_text(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_text(one) for one in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -141,12 +141,15 @@ def gpus(node: NodeFacts, driver: Driver | None) -> str:
 def mpi(mpi_library: MpiLibrary) -> str:
     """Describe an MPI."""
     where = mpi_library.launcher or "no mpirun"
+    if mpi_library.family == "unknown":
+        return f"of no known family ({where})"
     library = (
         f"ABI {mpi_library.abi} ({mpi_library.library})" if mpi_library.library else f"no {mpi_library.abi} is found"
     )
+    version = "" if mpi_library.version == "unknown" else f" {mpi_library.version}"
     srun = f", srun starts it by {mpi_library.srun}" if mpi_library.srun else ""
     speaks = ", ".join(mpi_library.pmi) or "nothing known"
-    return f"{mpi_library.family} {mpi_library.version} ({where}); {library}; speaks {speaks}{srun}"
+    return f"{mpi_library.family}{version} ({where}); {library}; speaks {speaks}{srun}"
 
 
 def fabric(node: NodeFacts) -> str:

@@ -16,10 +16,11 @@ from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import Problem, UsageProblem
 from envkit.launch import launcher
-from envkit.machine.host import Host, Program, compiling, launcher_mpi, of_launcher
+from envkit.machine.host import Host, Program, ask, compiling, of_launcher
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
+from envkit.sources.addresses import redact
 from envkit.system import process
 from envkit.system.resources import recipes
 
@@ -261,7 +262,7 @@ def untried(machine: Host, stack: Stack) -> str:
 def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
     """Yield why not another MPI that is there, what a wheel's cannot do, and what was not tried."""
     if not is_embedded(plan):
-        yield from filter(None, (untried(machine, stack), another_compiler(machine)))
+        yield from filter(None, (untried(machine, stack), another_release(machine), another_compiler(machine)))
     if is_embedded(plan):
         yield "          It knows no fast network: between nodes it speaks only TCP. Load the module of the site's MPI"
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
@@ -270,38 +271,35 @@ def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
     elif others := [program for program in machine.other_mpis if toolchain_of(program)]:
         listing = ", ".join(f"{program.family} {program.version} ({program.path})" for program in others)
         yield f"          It is {machine.why_mpi}; --mpi would choose another: {listing}"
+    told = without_wrappers(machine)
+    yield from (f"          Not taken: {one}" for one in map(redact, map(str, machine.refused_mpis)) if one != told)
 
 
 def without_wrappers(machine: Host) -> str:
     """Say which MPI is on PATH that programs cannot be compiled with, and why; nothing without one."""
-    program = launcher_mpi(machine.env)
-    if program is None or machine.mpi is not None:
-        return ""
-    named = f"{program.family} {program.version} ({program.path}) is here"
-    complaint = refused_by(program, machine.env)
-    return (
-        f"{named}, and its {complaint}" if complaint else f"{named} without mpicxx or mpi.h, which its -dev package has"
-    )
-
-
-def refused_by(launcher: Program, env: Mapping[str, str]) -> str:
-    """Say why the compiler wrapper of an MPI compiles nothing; nothing where it, or mpi.h alone, is not there."""
-    wrapper = wrapper_of(launcher, env)
-    complaint = trial_compiles.compiled(trial_compiles.mpi(wrapper, env)).said if wrapper.is_file() else ""
-    return "" if "mpi.h: No such file" in complaint else complaint and f"{wrapper.name} compiles nothing: {complaint}"
+    return redact(str(machine.refused_mpis[0])) if machine.mpi is None and machine.refused_mpis else ""
 
 
 def compiler_of(mpi: Program, env: Mapping[str, str]) -> Program | None:
     """Return the compiler that the wrapper of an MPI calls, where it tells; Cray's calls that of its PrgEnv."""
     wrapper = wrapper_of(mpi, env)
     word = "-showme:command" if mpi.family == "Open MPI" else "-show"
-    answer = process.capture([str(wrapper), word], env=compiling(wrapper.parent, env), timeout_s=20)
+    answer = ask([str(wrapper), word], compiling(wrapper.parent, env))
     name = next(iter(answer.stdout.split()), "") if answer.status == 0 else ""
     compiler = process.which(name, path=env["PATH"]) if name else None
     if compiler is None:
         return None
-    version = process.capture([compiler, "-dumpfullversion"], env=env, timeout_s=20)
+    version = ask([compiler, "-dumpfullversion"], env)
     return Program(path=Path(compiler), version=version.stdout.strip() if version.status == 0 else "")
+
+
+def another_release(machine: Host) -> str:
+    """Say that the wrapper of an MPI compiles for another release than that of the launcher; nothing if it does not."""
+    if machine.mpi is None or not machine.mpi.compiles:
+        return ""
+    return (
+        f"          Its mpicxx compiles for release {machine.mpi.compiles}, and its mpirun is of {machine.mpi.version}."
+    )
 
 
 def another_compiler(machine: Host) -> str:

@@ -17,9 +17,10 @@ import platformdirs
 from envkit.binary.elf import Elf, ElfError
 from envkit.easybuild.eb_command import state
 from envkit.errors import HostProblem, Problem
-from envkit.machine.host import Host, Program, compiling
+from envkit.machine.host import Host, Program, compiling, reason
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
+from envkit.sources.addresses import redact
 from envkit.system import files, process, record, temporary
 from envkit.system.resources import data
 
@@ -29,7 +30,6 @@ SETTINGS = re.compile(
 )
 PLACES = ("/usr/include", "/usr/local/include", "/etc/ld.so.cache")  # they change with what is installed
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_abi|mpi_(gnu|cray|intel|nvidia|amd|aocc)\w*)\.so")  # none of C++ or Fortran
-ERROR = re.compile(r"error|incompatible|cannot|not found|unsupported")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def compiled(trial: TrialProgram) -> TrialResult:
             (folder / name).write_text(text)
         done = process.capture(trial.argv, env={**trial.env, "TMPDIR": str(folder)}, cwd=folder, timeout_s=PATIENCE_S)
         if done.status:
-            return TrialResult(said=first_error(f"{done.stderr}\n{done.stdout}") or f"it ended with {done.status}")
+            return TrialResult(said=redact(reason(done)))
         found = TrialResult(needed=needed(folder / trial.made) if trial.made else ())
     keep(kept, found)
     return found
@@ -93,15 +93,6 @@ def keep(path: Path, trial_result: TrialResult) -> None:
         files.write(path, msgspec.json.encode(trial_result), own=True, mode=0o600)
     except (OSError, HostProblem):
         return
-
-
-def first_error(said: str) -> str:
-    """Return the line that tells what went wrong."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next(
-        (line for line in lines if re.search(r"error|incompatible|cannot|not found|unsupported", line)),
-        " ".join(lines[:1]),
-    )
 
 
 def needed(program: Path) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from envkit.environments.lockfile import LockedMachine
 from envkit.machine import host
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
+from envkit.system import process
 
 
 def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
@@ -26,7 +27,8 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
         yield f"MPI:      {named}{mpi.abi(machine, plan)}"
         yield from mpi.limits(machine, plan, stack)
     if "CMake/system" in own:
-        yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
+        hangs = host.not_ended(process.which("cmake", path=machine.env["PATH"]))
+        yield f"CMake:    {found(machine.cmake, own['CMake/system'], hangs)}"
     if hooks := eb_command.site_hooks(os.environ):
         yield f"Hooks:    {hooks} (the site's own, called as well)"
     if machine.load:

@@ -3,11 +3,13 @@
 import ctypes
 import errno
 import fcntl
+import locale
 import logging
 import os
 import re
 import resource
 import select
+import selectors
 import shlex
 import shutil
 import signal
@@ -40,6 +42,7 @@ PASSED_ON = (
 INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLED_S = 0.5
 KEPT_BYTES = 65536
+MOST_BYTES = 64 << 20  # of output that a short command is read for: what prints more prints without an end
 LIMIT: ContextVar["TimeLimit | None"] = ContextVar("limit", default=None)
 
 
@@ -124,11 +127,12 @@ def capture(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout_s: float = 60,
+    most_bytes: int = MOST_BYTES,
 ) -> Completed:
     """Run a short command and keep what it prints; a program that does not exist ends with status 127.
 
-    No program of the current folder is run, though PATH has it, by this or by the command. One that takes longer is
-    killed with all that it has started, as long as that stays in its group of processes.
+    No program of the current folder is run, though PATH has it, by this or by the command. One that takes longer, or
+    prints more, is killed with all that it has started, as long as that stays in its group of processes.
     """
     tell(argv)
     began, limit = time.monotonic(), LIMIT.get()
@@ -150,33 +154,68 @@ def capture(
         if error.errno not in NOT_STARTED:
             raise
         return Completed(argv=tuple(argv), status=127, stdout="", stderr=str(error), seconds=0.0)
-    stdout, stderr, status = outcome(running, argv, left_s, limit if left_s < timeout_s else None)
+    stdout, stderr, status = outcome(running, argv, left_s, most_bytes, limit if left_s < timeout_s else None)
     return Completed(argv=tuple(argv), status=status, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
 
 
 def outcome(
-    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: TimeLimit | None
+    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, most_bytes: int, limit: TimeLimit | None
 ) -> tuple[str, str, int]:
-    """Return what a command prints, and its status. One that takes longer is killed with its group.
+    """Return what a command prints, and its status. One that takes longer or prints more is killed with its group.
 
     Raises CutOffError where it was the limit's.
     """
     if limit:
         limit.running.add(running)
+    printed = bytearray(), bytearray()
     try:
-        stdout, stderr = running.communicate(timeout=left_s)
-        return stdout, stderr, 128 - running.returncode if running.returncode < 0 else running.returncode
-    except subprocess.TimeoutExpired as error:
+        if not read(running, printed, left_s, most_bytes):
+            kill(running)
+        status = -signal.SIGKILL if running.returncode is None else running.returncode
+        return text(printed[0]), text(printed[1]), 128 - status if status < 0 else status
+    except subprocess.TimeoutExpired:
         kill(running)
         if limit:
             raise CutOffError(" ".join(argv[:2])) from None
-        return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else "", "timed out", 124
+        return text(printed[0]), "timed out", 124
     except BaseException:
         kill(running)
         raise
     finally:
+        close(running)
         if limit:
             limit.running.discard(running)
+
+
+def read(running: subprocess.Popen[str], printed: tuple[bytearray, bytearray], left_s: float, most_bytes: int) -> bool:
+    """Read what a command prints until it has ended; say whether that is no more than ``most_bytes``.
+
+    Raises TimeoutExpired.
+    """
+    deadline = time.monotonic() + left_s
+    with selectors.DefaultSelector() as waiting:
+        for stream, kept in zip((running.stdout, running.stderr), printed, strict=True):
+            if stream is not None:
+                waiting.register(stream, selectors.EVENT_READ, kept)
+        while waiting.get_map():
+            ready = waiting.select(max(deadline - time.monotonic(), 0))
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(running.args, left_s)
+            for key, _ in ready:
+                more = os.read(key.fd, KEPT_BYTES)
+                key.data.extend(more)
+                if not more:
+                    waiting.unregister(key.fileobj)
+            if sum(map(len, printed)) > most_bytes:
+                return False
+    running.wait(max(deadline - time.monotonic(), 0))
+    return True
+
+
+def text(printed: bytearray) -> str:
+    """Return what was printed, with the line ends of Unix."""
+    decoded = printed.decode(locale.getpreferredencoding(do_setlocale=False), errors="replace")
+    return decoded.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def kill(running: subprocess.Popen[str]) -> None:
@@ -185,6 +224,11 @@ def kill(running: subprocess.Popen[str]) -> None:
         os.killpg(running.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         running.wait(KILLED_S)
+    close(running)
+
+
+def close(running: subprocess.Popen[str]) -> None:
+    """Read no more of what a command prints."""
     for stream in (running.stdout, running.stderr):
         if stream is not None:
             stream.close()

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from envkit.doctor import terminal
 from envkit.doctor.compare import with_comparison
+from envkit.doctor.facts import MpiLibrary
 from envkit.doctor.report import to_json
 from envkit.doctor.rules import judge
 
@@ -40,6 +43,25 @@ def test_every_report_satisfies_it(name: str, validator: Draft202012Validator) -
     read = json.loads(to_json(judge(facts(name))))
     validator.validate(read)
     assert read["version"] == 1
+
+
+def test_a_name_that_is_no_text_is_written_with_escapes() -> None:
+    found = judge(msgspec.structs.replace(facts(), configuration=("/opt/\udcff/mpi",)))
+    assert json.loads(to_json(found))["facts"]["configuration"] == ["/opt/\\udcff/mpi"]
+
+
+def test_an_mpi_that_does_not_tell_which_it_is() -> None:
+    unknown: dict[str, Any] = {
+        "version": "unknown",
+        "launcher": "/x/mpirun",
+        "abi": "",
+        "library": "",
+        "pmi": (),
+        "srun": "",
+    }
+    assert terminal.mpi(MpiLibrary(family="unknown", **unknown)) == "of no known family (/x/mpirun)"
+    alone = MpiLibrary(family="MPICH", **{**unknown, "launcher": "", "abi": "libmpi.so.12"})
+    assert terminal.mpi(alone) == "MPICH (no mpirun); no libmpi.so.12 is found; speaks nothing known"
 
 
 def test_every_key_is_there_whatever_is_found() -> None:
