@@ -356,7 +356,8 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     return {"I_MPI_ROOT": str(folder.parent), **env} if (folder / "impi_info").is_file() else dict(env)
 
 
-PATIENCE_S, AGAIN_S = 5, 60.0  # for an answer; until a program that had none is asked again
+PATIENCE_S = 15  # for an answer, on a cold parallel file system as well
+AGAIN_S = 60.0  # until a program that had none is asked again
 LATE = 124  # the status of a program that has not ended in time
 MOST_BYTES = 1 << 20  # of an answer; the macros of an mpi.h are some 100 kB
 HUNG = dict[str, tuple[float, str]]()  # by their paths: when a program was asked that did not end, and that it did not
