@@ -10,6 +10,18 @@ from envkit.system import record, toml
 from envkit.system.resources import data
 
 SIGNS = ("done", "benign")
+OWN_TIME = r"[\s|-]{0,6}(?:[^\d\s|][^\s|]{0,60}[\s|]{1,4}){0,3}\[?(?:ERROR|CRITICAL|FATAL)\b(?!\s{0,4}:)"
+TAG = r"""(?:
+    \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ ](?!OWN_TIME)
+      (?:std(?:out|err)[ ][FP][ ])?
+    | (?:[A-Z][a-z]{2}[ ][A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{4})?
+      (?:\[[\w.@,-]{1,120}\](?:\[[\w.-]{1,100}:\d{1,10}\])?)?<std(?:out|err|diag)>:
+    | \[\d{1,7}\][ ] | \d{1,7}:[ ]
+    | \[(?:rank|default|trainer|worker)\d{1,7}\]:
+    | \((?:[\w.]{1,100}[ ])?pid=\d{1,10}(?:,[ ]ip=[\w.:]{1,60})?\)[ ]
+    | \[pod/[\w./-]{1,300}\][ ]
+)\s{0,20}"""
+TAGS = re.compile(f"(?:{TAG.replace('OWN_TIME', OWN_TIME)}){{1,4}}", re.VERBOSE)
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +41,17 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
         for pattern in self.then:
             match = match and compiled(pattern).search(line, match.end())
         return match
+
+
+def untagged(line: str) -> str:
+    """Return a line without what launchers and collectors of logs put in front of it: whose it is, and when.
+
+    These are mpirun --tag-output and --timestamp-output, horovodrun ([0]<stderr>:), mpiexec -l ([0]), srun --label
+    (0:), torchrun and PyTorch ([rank0]:), Ray, kubectl and containerd, and the daemons of Slurm. A time in front of
+    a level is the program's own.
+    """
+    match = TAGS.match(line)
+    return line[match.end() :] if match else line
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from envkit.diagnose.rule import Rule, Sign
+from envkit.diagnose.rule import Rule, Sign, untagged
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
@@ -149,7 +149,7 @@ class Scan:
         if b"\x1b" in chunk:
             chunk = COLOURS.sub(b"", chunk)
         counted, number, base, passed = 0, self.seen.lines + 1, self.base, self.passed
-        until, text = 0, ""
+        until, text, said = 0, "", ""
         for index, start, _ in self.automaton.find_matches_as_indexes(chunk, overlapping=True):
             if base + start < passed[index]:
                 continue
@@ -158,13 +158,14 @@ class Scan:
                 counted = start
                 begin, end = part(chunk, start)
                 text = chunk[begin:end].decode(errors="replace").strip()
+                said = untagged(text)
                 until = min(end, start + APART)
             passed[index] = FOREVER
             watches = self.watches.get(index) or self.watches_of(index)
             for watch in watches:
                 if watch.is_open and watch.seen <= base + start:
                     watch.seen = base + until
-                    match = watch.sign.fits(f"{text} {below(chunk, start)}" if watch.wraps else text)
+                    match = watch.sign.fits(f"{said} {untagged(below(chunk, start))}" if watch.wraps else said)
                     if match is not None:
                         self.note(watch, match, LogLine(number=number, text=text))
                 if watch.is_open:
