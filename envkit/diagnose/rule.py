@@ -80,7 +80,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Rule(Sign, frozen=True, kw_only=True):
     """One known failure: the line that shows it, what confirms it, the words for it.
 
-    ``preceded_by`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without
+    ``preceded_by`` must stand at most ``within`` lines above (if it has the rule's own literals: such a line twice),
+    ``also`` anywhere, ``unless`` nowhere. Without
     ``proof``, a line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower
     ``order`` outranks an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without
     a known cause; ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a
@@ -117,6 +118,11 @@ class Rule(Sign, frozen=True, kw_only=True):
         """Return the last match in a line, unless that says itself that it does no harm."""
         match = super().fits(line)
         return None if match is not None and benign().fits(line) else match
+
+    @property
+    def is_asked_twice(self) -> bool:
+        """Whether the line must stand there twice."""
+        return self.preceded_by is not None and self.preceded_by.find == self.find
 
     @property
     def context(self) -> tuple[Sign, ...]:

@@ -75,6 +75,7 @@ class WatchedSign:
     """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something.
 
     Up to ``seen`` (bytes of the log) it has been looked at. ``place`` is its own among all that are looked for.
+    ``last`` is the line where it was seen last, ``before`` the one where it was seen before that.
     """
 
     sign: Sign
@@ -86,6 +87,7 @@ class WatchedSign:
     seen: int = 0
     place: int = 0
     last: LogLine | None = None
+    before: LogLine | None = None
 
 
 class Search:
@@ -180,13 +182,16 @@ class Scan:
         elif watch.place == DONE:
             self.forget()
         else:
-            watch.last, watch.is_open = line, watch.always
+            watch.before, watch.last, watch.is_open = watch.last, line, watch.always
             self.seen.signs.setdefault(watch.sign, line)
             self.noted[watch.place] = watch
 
     def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
-        above = self.watch(self.search.places[rule.preceded_by]).last if rule.preceded_by is not None else None
+        above = None
+        if rule.preceded_by is not None:
+            sign = self.watch(self.search.places[rule.preceded_by])
+            above = sign.before if rule.is_asked_twice else sign.last
         if rule.preceded_by is not None and (above is None or line.number - above.number > rule.within):
             return
         groups = {name: value or "" for name, value in match.groupdict().items()}
@@ -198,7 +203,7 @@ class Scan:
         """Forget what was seen so far and did no harm, since it ended well. What survives success is kept."""
         for watch in [watch for watch in self.noted.values() if not watch.survives]:
             del self.noted[watch.place]
-            watch.is_open, watch.last = True, None
+            watch.is_open, watch.last, watch.before = True, None, None
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
             for index in self.search.literals[watch.place]:
                 self.passed[index] = 0
