@@ -51,6 +51,12 @@ TAGS: Mapping[str, Change] = {
     "kubectl --prefix": tagged("[pod/train-worker-0/worker] "),
     "kubectl --timestamps, horovodrun": tagged("2024-05-06T07:08:09.123456789Z [1,0]<stderr>:"),
     "containerd's file": tagged("2024-05-06T07:08:09.123456789+02:00 stderr F "),
+    "SageMaker's mpirun": tagged("[1,mpirank:0,algo-1]<stderr>:"),
+    "BuildKit": tagged("#12 34.56 "),
+    "docker compose": tagged("worker-1  | "),
+    "journalctl": tagged("May  6 07:08:09 n1 train[4711]: "),
+    "ts": tagged("May 06 07:08:09 "),
+    "GitLab": tagged("2024-05-06T07:08:09.123456Z 01O "),
     "Slurm's timestamp": tagged("[2024-05-06T07:08:09.123] "),
 }
 FORMS: Mapping[str, Change] = {
@@ -75,7 +81,7 @@ CHANGES = {**TAGS, **FORMS}
 
 def verdict(lines: Sequence[str]) -> tuple[str, int]:
     """Return the first cause of a log and its line, or nothing."""
-    found = first_cause([line.encode() + b"\n" for line in lines])
+    found = first_cause(["\n".join([*lines, ""]).encode()])
     return (found.rule.id, found.number) if found else ("", 0)
 
 

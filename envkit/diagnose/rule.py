@@ -13,9 +13,11 @@ SIGNS = ("done", "benign")
 OWN_TIME = r"[\s|-]{0,6}(?:[^\d\s|][^\s|]{0,60}[\s|]{1,4}){0,3}\[?(?:ERROR|CRITICAL|FATAL)\b(?!\s{0,4}:)"
 TAG = r"""(?:
     \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ ](?!OWN_TIME)
-      (?:std(?:out|err)[ ][FP][ ])?
+      (?:std(?:out|err)[ ][FP][ ]|[0-9a-f]{2}[OE][ +])?
+    | [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ](?:[\w.-]{1,100}[ ](?:kernel|[\w./@-]{1,100}\[\d{1,10}\]):[ ])?
+    | \#\d{1,4}[ ]\d{1,6}\.\d{1,4}[ ] | [A-Za-z][\w.-]{0,60}[_-]\d{1,4}[ ]{1,60}\|[ ]
     | (?:[A-Z][a-z]{2}[ ][A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{4})?
-      (?:\[[\w.@,-]{1,120}\](?:\[[\w.-]{1,100}:\d{1,10}\])?)?<std(?:out|err|diag)>:
+      (?:\[[\w.@,:-]{1,120}\](?:\[[\w.-]{1,100}:\d{1,10}\])?)?<std(?:out|err|diag)>:
     | \[\d{1,7}\][ ] | \d{1,7}:[ ]
     | \[(?:rank|default|trainer|worker)\d{1,7}\]:
     | \((?:[\w.]{1,100}[ ])?pid=\d{1,10}(?:,[ ]ip=[\w.:]{1,60})?\)[ ]
@@ -47,8 +49,8 @@ def untagged(line: str) -> str:
     """Return a line without what launchers and collectors of logs put in front of it: whose it is, and when.
 
     These are mpirun --tag-output and --timestamp-output, horovodrun ([0]<stderr>:), mpiexec -l ([0]), srun --label
-    (0:), torchrun and PyTorch ([rank0]:), Ray, kubectl and containerd, and the daemons of Slurm. A time in front of
-    a level is the program's own.
+    (0:), torchrun and PyTorch ([rank0]:), Ray, kubectl and containerd, docker compose, BuildKit (#12 34.56), GitLab,
+    syslog, and the daemons of Slurm. A time in front of a level is the program's own.
     """
     match = TAGS.match(line)
     return line[match.end() :] if match else line
