@@ -115,6 +115,21 @@ def test_how_near_a_line_above_must_stand(between: int, near: bool) -> None:
     assert not seen("broken\nthe head\n", rule(preceded_by=sign("the head"))).hits
 
 
+@pytest.mark.parametrize(
+    ("log", "number"),
+    [
+        ("broken", 0),
+        ("broken\nbroken", 2),
+        ("broken\n\nbroken", 0),
+        ("broken\n\nbroken\nbroken", 4),
+        ("broken broken", 0),
+    ],
+)
+def test_a_line_that_must_stand_there_twice(log: str, number: int) -> None:
+    found = seen(f"{log}\n", rule(preceded_by=sign("broken"), within=1)).hits.get("broken")
+    assert (found.line.number if found else 0) == number
+
+
 def test_lines_are_counted_from_1_over_all_blocks() -> None:
     for empty in range(3):
         blocks = [b"\n" * empty + b"broken\nx\n", b"\ny bad y\n  worse\n", b"bad\nlast"]

@@ -10,6 +10,20 @@ from envkit.system import record, toml
 from envkit.system.resources import data
 
 SIGNS = ("done", "benign")
+OWN_TIME = r"[\s|-]{0,6}(?:[^\d\s|][^\s|]{0,60}[\s|]{1,4}){0,3}\[?(?:ERROR|CRITICAL|FATAL)\b(?!\s{0,4}:)"
+TAG = r"""(?:
+    \[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[ ](?!OWN_TIME)
+      (?:std(?:out|err)[ ][FP][ ]|[0-9a-f]{2}[OE][ +])?
+    | [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ](?:[\w.-]{1,100}[ ](?:kernel|[\w./@-]{1,100}\[\d{1,10}\]):[ ])?
+    | \#\d{1,4}[ ]\d{1,6}\.\d{1,4}[ ] | [A-Za-z][\w.-]{0,60}[_-]\d{1,4}[ ]{1,60}\|[ ]
+    | (?:[A-Z][a-z]{2}[ ][A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{4})?
+      (?:\[[\w.@,:-]{1,120}\](?:\[[\w.-]{1,100}:\d{1,10}\])?)?<std(?:out|err|diag)>:
+    | \[\d{1,7}\][ ] | \d{1,7}:[ ]
+    | \[(?:rank|default|trainer|worker)\d{1,7}\]:
+    | \((?:[\w.]{1,100}[ ])?pid=\d{1,10}(?:,[ ]ip=[\w.:]{1,60})?\)[ ]
+    | \[pod/[\w./-]{1,300}\][ ]
+)\s{0,20}"""
+TAGS = re.compile(f"(?:{TAG.replace('OWN_TIME', OWN_TIME)}){{1,4}}", re.VERBOSE)
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +43,17 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
         for pattern in self.then:
             match = match and compiled(pattern).search(line, match.end())
         return match
+
+
+def untagged(line: str) -> str:
+    """Return a line without what launchers and collectors of logs put in front of it: whose it is, and when.
+
+    These are mpirun --tag-output and --timestamp-output, horovodrun ([0]<stderr>:), mpiexec -l ([0]), srun --label
+    (0:), torchrun and PyTorch ([rank0]:), Ray, kubectl and containerd, docker compose, BuildKit (#12 34.56), GitLab,
+    syslog, and the daemons of Slurm. A time in front of a level is the program's own.
+    """
+    match = TAGS.match(line)
+    return line[match.end() :] if match else line
 
 
 @cache
@@ -57,7 +82,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Rule(Sign, frozen=True, kw_only=True):
     """One known failure: the line that shows it, what confirms it, the words for it.
 
-    ``preceded_by`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without
+    ``preceded_by`` must stand at most ``within`` lines above (if it has the rule's own literals: such a line twice),
+    ``also`` anywhere, ``unless`` nowhere. Without
     ``proof``, a line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower
     ``order`` outranks an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without
     a known cause; ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a
@@ -94,6 +120,11 @@ class Rule(Sign, frozen=True, kw_only=True):
         """Return the last match in a line, unless that says itself that it does no harm."""
         match = super().fits(line)
         return None if match is not None and benign().fits(line) else match
+
+    @property
+    def is_asked_twice(self) -> bool:
+        """Whether the line must stand there twice."""
+        return self.preceded_by is not None and self.preceded_by.find == self.find
 
     @property
     def context(self) -> tuple[Sign, ...]:

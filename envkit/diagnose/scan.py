@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from envkit.diagnose.rule import Rule, Sign
+from envkit.diagnose.rule import Rule, Sign, untagged
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
@@ -75,6 +75,7 @@ class WatchedSign:
     """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something.
 
     Up to ``seen`` (bytes of the log) it has been looked at. ``place`` is its own among all that are looked for.
+    ``last`` is the line where it was seen last, ``before`` the one where it was seen before that.
     """
 
     sign: Sign
@@ -86,6 +87,7 @@ class WatchedSign:
     seen: int = 0
     place: int = 0
     last: LogLine | None = None
+    before: LogLine | None = None
 
 
 class Search:
@@ -149,7 +151,7 @@ class Scan:
         if b"\x1b" in chunk:
             chunk = COLOURS.sub(b"", chunk)
         counted, number, base, passed = 0, self.seen.lines + 1, self.base, self.passed
-        until, text = 0, ""
+        until, text, said = 0, "", ""
         for index, start, _ in self.automaton.find_matches_as_indexes(chunk, overlapping=True):
             if base + start < passed[index]:
                 continue
@@ -158,13 +160,14 @@ class Scan:
                 counted = start
                 begin, end = part(chunk, start)
                 text = chunk[begin:end].decode(errors="replace").strip()
+                said = untagged(text)
                 until = min(end, start + APART)
             passed[index] = FOREVER
             watches = self.watches.get(index) or self.watches_of(index)
             for watch in watches:
                 if watch.is_open and watch.seen <= base + start:
                     watch.seen = base + until
-                    match = watch.sign.fits(f"{text} {below(chunk, start)}" if watch.wraps else text)
+                    match = watch.sign.fits(f"{said} {untagged(below(chunk, start))}" if watch.wraps else said)
                     if match is not None:
                         self.note(watch, match, LogLine(number=number, text=text))
                 if watch.is_open:
@@ -179,13 +182,16 @@ class Scan:
         elif watch.place == DONE:
             self.forget()
         else:
-            watch.last, watch.is_open = line, watch.always
+            watch.before, watch.last, watch.is_open = watch.last, line, watch.always
             self.seen.signs.setdefault(watch.sign, line)
             self.noted[watch.place] = watch
 
     def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
-        above = self.watch(self.search.places[rule.preceded_by]).last if rule.preceded_by is not None else None
+        above = None
+        if rule.preceded_by is not None:
+            sign = self.watch(self.search.places[rule.preceded_by])
+            above = sign.before if rule.is_asked_twice else sign.last
         if rule.preceded_by is not None and (above is None or line.number - above.number > rule.within):
             return
         groups = {name: value or "" for name, value in match.groupdict().items()}
@@ -197,7 +203,7 @@ class Scan:
         """Forget what was seen so far and did no harm, since it ended well. What survives success is kept."""
         for watch in [watch for watch in self.noted.values() if not watch.survives]:
             del self.noted[watch.place]
-            watch.is_open, watch.last = True, None
+            watch.is_open, watch.last, watch.before = True, None, None
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
             for index in self.search.literals[watch.place]:
                 self.passed[index] = 0
