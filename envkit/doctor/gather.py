@@ -23,6 +23,7 @@ from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
+OF_HOST = ("preflight ", "session ")  # the probes that wait for what a build would take
 IN_PARTS = ("eessi",)  # methods whose preflight is no question, since its parts are: of EESSI the ways to it
 BUILDING = tuple(name for name in registry.NAMES if name not in IN_PARTS)
 Settings = Mapping[str, str]
@@ -43,7 +44,7 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     ways = tuple(values.pop(key) for access in Access if (key := f"eessi {access}") in values)
     preflights = {name: values.pop(key) for name in BUILDING if (key := f"preflight {name}") in values}
     builder = questions.builder(values.pop("host")) if "host" in values else None
-    missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith("preflight "))
+    missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith(OF_HOST))
     if unloaded:
         missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(
@@ -78,10 +79,13 @@ def all_questions(
     def mpi(asked: Mapping[str, Future[Any]]) -> Any:
         return tuple(questions.mpi(asked["host"].result().env if load else env))
 
+    def session_mpi(asked: Mapping[str, Future[Any]]) -> Any:
+        return questions.session_mpi(asked["host"].result(), env)
+
     by_name: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
     by_name |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
     by_name["sources"] = partial(sources, prefix, load)
-    return by_name | {"mpi": mpi}
+    return by_name | {"mpi": mpi, "session mpi": session_mpi}
 
 
 def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> Any:

@@ -17,6 +17,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import Problem, UsageProblem
 from envkit.launch import launcher
 from envkit.machine.host import Host, Program, compiling, launcher_mpi, of_launcher
+from envkit.planning import chosen_mpi
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
@@ -30,25 +31,26 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[Stack, Host]:
     """Return a stack by the recipes for an MPI of this machine, and the machine with that MPI.
 
-    What is built already stays with its own family, unless another one is asked for. Raises UsageProblem where a stack
-    brings its own MPI, and so has none to choose.
+    What is built already stays with its own family, unless another one is asked for. Raises HostProblem where that is
+    not here, UsageProblem where a stack brings its own MPI, and so has none to choose.
     """
     by_toolchain = variants(stack)
     if not by_toolchain:
-        if request.mpi:
+        if request.mpi and "mpi" not in request.configured:
             raise UsageProblem(
                 what=f"--mpi: {stack.name} takes no MPI of the machine.",
                 why="It is built with the one that its recipe names." if stack.easyconfig else "",
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
+    chosen_mpi.require(request, machine)
     if request.mpi and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
         raise UsageProblem(
             what=f"--mpi: {stack.name} has no recipes for {machine.mpi.family}.",
             why=f"It has some for the toolchains {', '.join(by_toolchain)} alone.",
             fix="Leave it out, or choose another stack: see 'envkit list'.",
         )
-    installed = mpis(machine)
+    installed = chosen_mpi.programs(machine)
     own = [toolchain for toolchain in map(toolchain_of, installed) if toolchain in by_toolchain]
     preferred = list(dict.fromkeys([*own, *by_toolchain]))
     built = [] if request.mpi else [name for name in preferred if tree.has(by_toolchain[name].module)]
@@ -64,7 +66,7 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
     if request.mpi:
-        why = "asked for with --mpi"
+        why = "named by your configuration" if "mpi" in request.configured else "asked for with --mpi"
     elif chosen and chosen.path == before:
         why = "what modules of this prefix are built with"
     elif built:
@@ -74,11 +76,6 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     else:
         why = f"the first on PATH that {stack.name} has recipes for"
     return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others, why_mpi=why)
-
-
-def mpis(machine: Host) -> list[Program]:
-    """Return the MPI libraries of a machine, the one to be taken first."""
-    return [program for program in (machine.mpi, *machine.other_mpis) if program]
 
 
 def toolchain_of(mpi: Program) -> str:

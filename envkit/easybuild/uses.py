@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from envkit.easybuild import eb_command, mpi
 from envkit.environments.lockfile import LockedMachine
 from envkit.machine import host
+from envkit.planning import chosen_mpi
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
 
@@ -22,8 +23,12 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
     elif pythons and python.minor not in pythons:
         yield f"          Not tried with Python {python.minor}: {stack.name} was built with {', '.join(pythons)}."
     if mpi.module_of(plan):
-        named = found(machine.mpi, mpi.is_embedded(plan), mpi.without_wrappers(machine))
+        offered = chosen_mpi.unloaded(machine)
+        otherwise = mpi.without_wrappers(machine) or ("none without the modules of your session" if offered else "")
+        named = found(machine.mpi, mpi.is_embedded(plan), otherwise)
         yield f"MPI:      {named}{mpi.abi(machine, plan)}"
+        if offered:
+            yield from (f"          {offered.what}", f"          {offered.fix}")
         yield from mpi.limits(machine, plan, stack)
     if "CMake/system" in own:
         yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"

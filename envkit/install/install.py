@@ -39,7 +39,7 @@ from envkit.knowledge import methods
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.methods import installed, registry
-from envkit.planning import extras, preflight
+from envkit.planning import chosen_mpi, extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
@@ -180,8 +180,10 @@ def prepare(request: Request) -> Installation:
     trust.require_place(request.prefix)
     if request.wanted is not None and request.wanted.endswith(".eb") and Path(request.wanted).is_file():
         from_recipe(request.wanted)  # a name that cannot be is refused before the machine is looked at
-    machine = host.detect(request.load, request.mpi)
+    machine = chosen_mpi.detect(request)
     if preference.is_open(request):
+        if "mpi" not in request.configured:
+            chosen_mpi.require(request, machine)
         return select.select(request, machine)
     stack = chosen(request, machine.platform)
     return registry.method(stack.method).prepare(request, machine, stack)
