@@ -147,15 +147,6 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             fix="Reach it by a link whose path has only letters, digits and _ . + @ : , -, and put that on PATH.",
         )
         return
-    taken = {name: process.which(name, path=machine.env["PATH"]) for name in ("mpirun", "mpicc")}
-    if toolchain == first and any(Path(path or "/").parent != mpi.path.parent for path in taken.values()):
-        yield Problem(
-            what=f"{mpi.family} {mpi.version} ({mpi.path}) is not the first MPI on PATH, which EasyBuild takes: "
-            f"that is {' and '.join(sorted({path or 'none' for path in taken.values()}))}.",
-            fix="Put its bin folder first on PATH, or load its module (--load). Where both are of Debian: "
-            "update-alternatives --config mpi, and --config mpirun, as root.",
-        )
-        return
     if toolchain == first and mpi.path.name != "mpirun":
         yield Problem(
             what=f"{mpi.family} {mpi.version} is there as {mpi.path.name}, and mpirun is that of another MPI.",
