@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.doctor import questions
+from envkit.doctor import gather, questions
 from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem
+from envkit.install import needs
 from envkit.machine import host, modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning import chosen_mpi
@@ -95,6 +96,23 @@ def test_a_family_that_only_the_session_has(
     with pytest.raises(HostProblem) as refused:
         chosen_mpi.require(Request(prefix=Prefix(root=tmp_path), mpi="Intel MPI"), seen(machine, OPEN_MPI))
     assert "mpich/5.0.2" not in refused.value.why and "oneAPI" in refused.value.fix
+
+
+def test_doctor_and_list_take_the_family_of_the_configuration(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked, prefix = list[Request](), Prefix(root=tmp_path)
+
+    def detect(request: Request) -> Host:
+        asked.append(request)
+        return seen(machine)
+
+    monkeypatch.setenv("ENVKIT_MPI", "mpich")
+    monkeypatch.setattr(chosen_mpi, "detect", detect)
+    needs.lacking(prefix, [])
+    gather.all_questions(prefix, ("gcc",), {"ENVKIT_MPI": "mpich"})["host"]({})
+    assert [one.load for one in asked] == [(), ("gcc",)]
+    assert all((one.mpi, one.configured) == ("MPICH", frozenset({"mpi"})) for one in asked)
 
 
 def test_the_family_that_is_asked_for_comes_first(

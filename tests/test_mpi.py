@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from envkit.easybuild import mpi, trial_compiles, uses
+from envkit.easybuild import method, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import rules
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
@@ -167,6 +167,30 @@ def test_a_stack_that_brings_its_own_has_none_to_choose(machine: Machine, tree: 
     assert fitted(machine, tree, [MPICH], name) == stack(name)
     with pytest.raises(UsageProblem, match=r"^--mpi: pytorch-2\.9-foss-2024a-cuda takes no MPI of the machine\.$"):
         fitted(machine, tree, [MPICH], name, "MPICH")
+
+
+@pytest.mark.parametrize("name", ["pytorch-2.9-foss-2024a-cuda", "tensorflow-2.13-rocm"])
+def test_a_configured_family_is_no_reason_to_refuse_a_stack_that_cannot_have_it(
+    name: str, machine: Machine, tree: Tree, install: Callable[..., ModuleReceipt]
+) -> None:
+    """As of a stack that brings its own: what is typed is refused, a preference is not."""
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH", configured=frozenset({"mpi"}))
+    for found in (OPEN_MPI, MPICH):
+        made, _ = mpi.fitted(request, machine(mpi=found, other_mpis=()), stack(name), tree)
+        assert made == stack(name)
+    there = install(name, mpi=Mpi(family="Open MPI", version="4.1.4"))
+    assert not method.is_other(request, stack(name), there)
+    assert method.is_other(dataclasses.replace(request, configured=frozenset()), stack(name), there)
+
+
+def test_a_configured_family_is_that_of_a_stack_that_can_have_it(machine: Machine, tree: Tree) -> None:
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH", configured=frozenset({"mpi"}))
+    wanted = stack("pytorch-2.13-cpu")
+    made, taken = mpi.fitted(request, machine(mpi=MPICH, other_mpis=(OPEN_MPI,)), wanted, tree)
+    assert "gmpich" in made.easyconfig and taken.why_mpi == "named by your configuration"
+    with pytest.raises(HostProblem) as refused:
+        mpi.fitted(request, machine(mpi=OPEN_MPI, other_mpis=()), wanted, tree)
+    assert "Without 'mpi' in your configuration" in refused.value.fix
 
 
 def test_a_family_that_is_not_there() -> None:

@@ -176,7 +176,7 @@ KEYS: Mapping[str, Key] = {
         take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=CHOOSING,
     ),
     "mpi": Key(
-        text="The family of MPI to compile Horovod with.",
+        text="The family of MPI to compile Horovod with, where a stack can have it.",
         take=MPI[0], expected=MPI[1], option="mpi", commands=("install",),
     ),
     "jobs": Key(

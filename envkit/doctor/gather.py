@@ -18,6 +18,7 @@ from envkit.errors import EnvkitError, Problem, UnknownStack
 from envkit.knowledge import eessi
 from envkit.machine import host, runtime
 from envkit.methods import registry
+from envkit.planning import chosen_mpi
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 
@@ -59,7 +60,7 @@ def all_questions(
 ) -> dict[str, Question]:
     """Return the questions by name: that of the fact, with a blank for an underscore."""
     alone: dict[str, Callable[[], Any]] = {
-        "host": partial(host.detect, load),
+        "host": lambda: chosen_mpi.detect(chosen_mpi.as_configured(Request(prefix=prefix, load=load), env)),
         "indexes": partial(questions.indexes, time.monotonic() + PATIENCE_S),
         "cpu": questions.cpu,
         "node": node.node,
@@ -83,8 +84,8 @@ def all_questions(
         return questions.session_mpi(asked["host"].result(), env)
 
     by_name: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
-    by_name |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
-    by_name["sources"] = partial(sources, prefix, load)
+    by_name |= {f"preflight {name}": partial(preflight, name, prefix, load, env) for name in BUILDING}
+    by_name["sources"] = partial(sources, prefix, load, env)
     return by_name | {"mpi": mpi, "session mpi": session_mpi}
 
 
@@ -93,11 +94,13 @@ def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> A
     return question()
 
 
-def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> Preflight:
+def preflight(
+    method: str, prefix: Prefix, load: tuple[str, ...], env: Settings, asked: Mapping[str, Future[Any]]
+) -> Preflight:
     """Return what ``envkit install --method METHOD`` would refuse here."""
     machine: host.Host = asked["host"].result()
     stack = fitting(method, machine)
-    request = Request(prefix=prefix, method=method, load=load)
+    request = chosen_mpi.as_configured(Request(prefix=prefix, method=method, load=load), env)
     try:
         problems = list(registry.method(method).lacking(request, machine, stack))
     except EnvkitError as error:
@@ -105,7 +108,9 @@ def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping
     return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=tuple(problems))
 
 
-def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Problem, ...] | None:
+def sources(
+    prefix: Prefix, load: tuple[str, ...], env: Settings, asked: Mapping[str, Future[Any]]
+) -> tuple[Problem, ...] | None:
     """Return which sources ``envkit install --method easybuild`` could not fetch; None if nothing is known of them.
 
     To have EasyBuild resolve a stack takes longer than there is time: it has to be done before.
@@ -113,7 +118,7 @@ def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[An
     machine: host.Host = asked["host"].result()
     if asked["preflight easybuild"].result().problems:
         return None
-    request = Request(prefix=prefix, method="easybuild", load=load)
+    request = chosen_mpi.as_configured(Request(prefix=prefix, method="easybuild", load=load), env)
     problems = easybuild.refused(request, machine, fitting("easybuild", machine))
     return None if problems is None else tuple(problems)
 

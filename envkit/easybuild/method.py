@@ -96,7 +96,7 @@ def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:
         or (stack.of_site and (environment.module, environment.framework) != (stack.module, stack.framework))
     ):
         return True
-    return bool(request.mpi) and (
+    return bool(mpi.asked(request, stack)) and (
         environment.mpi is None or environment.mpi.family != request.mpi or environment.mpi.embedded
     )
 

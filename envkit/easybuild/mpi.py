@@ -34,17 +34,18 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     What is built already stays with its own family, unless another one is asked for. Raises HostProblem where that is
     not here, UsageProblem where a stack brings its own MPI, and so has none to choose.
     """
-    by_toolchain = variants(stack)
+    by_toolchain, family = variants(stack), asked(request, stack)
     if not by_toolchain:
-        if request.mpi and "mpi" not in request.configured:
+        if family:
             raise UsageProblem(
                 what=f"--mpi: {stack.name} takes no MPI of the machine.",
                 why="It is built with the one that its recipe names." if stack.easyconfig else "",
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
-    chosen_mpi.require(request, machine)
-    if request.mpi and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
+    if family:
+        chosen_mpi.require(request, machine)
+    if family and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
         raise UsageProblem(
             what=f"--mpi: {stack.name} has no recipes for {machine.mpi.family}.",
             why=f"It has some for the toolchains {', '.join(by_toolchain)} alone.",
@@ -53,9 +54,9 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     installed = chosen_mpi.programs(machine)
     own = [toolchain for toolchain in map(toolchain_of, installed) if toolchain in by_toolchain]
     preferred = list(dict.fromkeys([*own, *by_toolchain]))
-    built = [] if request.mpi else [name for name in preferred if tree.has(by_toolchain[name].module)]
+    built = [] if family else [name for name in preferred if tree.has(by_toolchain[name].module)]
     toolchain = (built or preferred)[0]
-    before = None if request.mpi else built_with(tree, toolchain)
+    before = None if family else built_with(tree, toolchain)
     if before and os.access(before, os.X_OK) and not any(program.path == before for program in installed):
         installed = [of_launcher(str(before), machine.env), *installed]  # it need not be on PATH now
     fitting = sorted(
@@ -65,7 +66,7 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     others = tuple(program for program in installed if program not in fitting[:1])
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
-    if request.mpi:
+    if family:
         why = "named by your configuration" if "mpi" in request.configured else "asked for with --mpi"
     elif chosen and chosen.path == before:
         why = "what modules of this prefix are built with"
@@ -76,6 +77,12 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     else:
         why = f"the first on PATH that {stack.name} has recipes for"
     return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others, why_mpi=why)
+
+
+def asked(request: Request, stack: Stack) -> str:
+    """Return the family of MPI that is asked for; the configuration's counts only where a stack has recipes for it."""
+    is_honoured = "mpi" not in request.configured or rules()["toolchains"].get(request.mpi) in variants(stack)
+    return request.mpi if is_honoured else ""
 
 
 def toolchain_of(mpi: Program) -> str:

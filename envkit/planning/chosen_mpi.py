@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envkit.config import configuration
 from envkit.errors import EnvkitError, HostProblem
+from envkit.knowledge.mpi import FAMILIES
 from envkit.machine import host, modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.request import Request
@@ -35,6 +37,12 @@ class Unloaded:
         """What to do."""
         words = " ".join(f"--load {module}" for module in self.load)
         return f"Add {words} to build with it." if words else "To build with it, name those that it needs with --load."
+
+
+def as_configured(request: Request, env: Mapping[str, str] = os.environ) -> Request:
+    """Return a request with the family of MPI that the configuration names, which nobody types."""
+    family = FAMILIES.get(configuration.read(env).get("mpi") or "", "")
+    return replace(request, mpi=family, configured=request.configured | {"mpi"})
 
 
 def programs(machine: Host) -> list[Program]:
