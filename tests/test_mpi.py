@@ -332,6 +332,19 @@ def test_a_root_without_shared_memory(
     assert not [one for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree) if "gone" in one.what]
 
 
+def test_doctor_and_list_are_told_what_an_installation_would_refuse_of_an_mpi(
+    machine: Machine, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "SHARED_MEMORY", tmp_path / "gone")
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult(said="ld: no -lmpi"))
+    request, wanted = Request(prefix=Prefix(root=tree.root.parent)), stack("pytorch-2.13-cpu")
+    told = [one.what for one in method.lacking(request, machine(mpi=MPICH), wanted)]
+    assert [one for one in told if "ranks of MPICH fail" in one] and [one for one in told if "ld: no -lmpi" in one]
+    missing = dataclasses.replace(request, mpi="Intel MPI", configured=frozenset({"mpi"}))
+    [problem] = [one for one in method.lacking(missing, machine(mpi=MPICH), wanted) if "Intel MPI" in one.what]
+    assert problem.what.startswith("There is no Intel MPI here")
+
+
 @pytest.mark.parametrize(
     ("family", "word", "called", "said"),
     [

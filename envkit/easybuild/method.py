@@ -15,7 +15,7 @@ from envkit.environments import receipt
 from envkit.environments.environment import ModuleEnvironment
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, Problem
+from envkit.errors import EnvironmentDamaged, EnvkitError, Problem
 from envkit.machine import host
 from envkit.planning import extras, preflight
 from envkit.planning.plan import current_recipe
@@ -80,9 +80,16 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 
 def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
     """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    tree = request.prefix.tree(machine.platform)
+    try:
+        stack, machine = mpi.fitted(request, machine, stack, tree)
+        of_mpi = list(mpi.problems(machine, stack, tree))
+    except EnvkitError as refused:
+        of_mpi = [refused.problem()]
     return [
         *preflight.host_problems(machine, stack),
         *preflight.known_problems(machine, stack, force=request.force),
+        *of_mpi,
         *preflight.prefix_problems(request.prefix, stack, 1.0),
     ]
 
