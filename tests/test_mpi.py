@@ -332,6 +332,35 @@ def test_a_root_without_shared_memory(
     assert not [one for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree) if "gone" in one.what]
 
 
+@pytest.mark.parametrize(
+    ("family", "version", "oldest"),
+    [
+        ("Open MPI", "1.10.7", "4"),
+        ("Open MPI", "3.1.6", "4"),
+        ("Open MPI", "4.0.0rc1", ""),
+        ("MPICH", "3.1.4", "3.4"),
+        ("MPICH", "3.4", ""),
+        ("MVAPICH", "2.1", "2.3"),
+        ("MVAPICH", "2.3b", ""),
+        ("MVAPICH", "unknown", ""),
+        ("Intel MPI", "5.1", ""),
+    ],
+)
+def test_an_mpi_that_is_too_old(
+    family: str, version: str, oldest: str, machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and tried all the same where that is forced; the plan says so."""
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult())
+    seen = machine(mpi=Program(path=Path("/m/bin/mpirun"), version=version, family=family))
+    wanted = stack("pytorch-2.13-cpu")
+    made = mpi.variants(wanted)[mpi.toolchain_of(seen.mpi)] if seen.mpi else wanted
+    refused = [one for one in mpi.problems(seen, made, tree) if "too old" in one.what]
+    assert bool(refused) is bool(oldest) and not list(mpi.problems(seen, made, tree, force=True))
+    if oldest:
+        assert f"for {family} {oldest} and later" in refused[0].what and "--force" in refused[0].fix
+        assert f"Not tried with {family} {version}" in mpi.untried(seen, wanted)
+
+
 def test_doctor_and_list_are_told_what_an_installation_would_refuse_of_an_mpi(
     machine: Machine, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

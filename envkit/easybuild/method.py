@@ -55,7 +55,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
             *preflight.patch_problems(plan, request.prefix),
-            *mpi.problems(machine, stack, tree),
+            *mpi.problems(machine, stack, tree, force=request.force),
             *trial_compiles.problems(machine, stack, plan),
         ),
         uses=tuple(uses.lines(machine, plan, stack)),
@@ -83,7 +83,7 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     tree = request.prefix.tree(machine.platform)
     try:
         stack, machine = mpi.fitted(request, machine, stack, tree)
-        of_mpi = list(mpi.problems(machine, stack, tree))
+        of_mpi = list(mpi.problems(machine, stack, tree, force=request.force))
     except EnvkitError as refused:
         of_mpi = [refused.problem()]
     return [

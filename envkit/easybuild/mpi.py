@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from envkit.easybuild import trial_compiles
 from envkit.easybuild.eb_command import rules
@@ -125,8 +126,11 @@ def named(stack: Stack, first: str, toolchain: str) -> Stack:
     )
 
 
-def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
-    """Yield what keeps programs from being linked with the MPI that a stack is to be built with."""
+def problems(machine: Host, stack: Stack, tree: Tree, *, force: bool = False) -> Iterator[Problem]:
+    """Yield what keeps programs from being linked with the MPI that a stack is to be built with.
+
+    One that is too old is no problem where it is to be tried all the same (``force``).
+    """
     toolchain = next((name for name in modules() if re.search(rf"(^|-){name}-system", stack.easyconfig)), "")
     mpi, first = machine.mpi, next(iter(modules()))
     if not toolchain:
@@ -148,6 +152,12 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
                 "folder with --prefix.",
             )
         return
+    if not force and (oldest := too_old(mpi)):
+        yield Problem(
+            what=f"{mpi.family} {mpi.version} ({mpi.path}) is too old: envkit's recipes are for "
+            f"{mpi.family} {oldest} and later.",
+            fix="Load a newer one (--load), choose another (--mpi), or try it all the same: --force.",
+        )
     if not re.fullmatch(r"[\w.+@:,/-]+", str(mpi.path)):
         yield Problem(
             what=f"The folder of {mpi.family} {mpi.version} cannot be named in a recipe: {mpi.path}",
@@ -182,6 +192,14 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             fix="Its own library is not there, or is another machine's: install it, or do without what puts the other "
             "MPI's folder into LIBRARY_PATH.",
         )
+
+
+def too_old(mpi: Program) -> str:
+    """Return the oldest version of a family of MPI that there are recipes for; nothing where this is no older one."""
+    oldest = rules()["mpi_from"].get(mpi.family, "0")
+    with suppress(InvalidVersion):
+        return oldest if Version(mpi.version).release < Version(oldest).release else ""
+    return ""
 
 
 def built_with(tree: Tree, toolchain: str) -> Path | None:
@@ -246,6 +264,9 @@ def untried(machine: Host, stack: Stack) -> str:
     """Say that a stack was built with no MPI of the family and first number of this machine's; nothing if it was."""
     if machine.mpi is None or not stack.tried:
         return ""
+    if oldest := too_old(machine.mpi):
+        older = f"{machine.mpi.family} {machine.mpi.version}"
+        return f"          Not tried with {older}: envkit's recipes are for {machine.mpi.family} {oldest} and later."
     tried = list(dict.fromkeys(trial.mpi.partition(",")[0] for trial in stack.tried if " by " not in trial.mpi))
     own = f"{machine.mpi.family} {machine.mpi.version}".partition(".")[0]
     if any(version.partition(".")[0] == own for version in tried):
