@@ -26,6 +26,7 @@ from envkit.launch import image_launch
 from envkit.launch.table import table
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
+from envkit.planning.chosen_mpi import Unloaded
 from envkit.planning.compatibility import MPIS, versions
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -512,6 +513,27 @@ def test_an_open_mpi_by_another_name(machine: Machine, tree: Tree) -> None:
     seen = machine(mpi=dataclasses.replace(OPEN_MPI, path=Path("/elsewhere/bin/mpirun.openmpi")))
     problem = next(iter(mpi.problems(seen, stack("pytorch-2.13-cpu"), tree)))
     assert problem.what.startswith("Open MPI 4.1.4 is there as mpirun.openmpi")
+
+
+def test_the_mpi_of_a_plan_for_scripts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "library", lambda *_: "libmpi.so.12")
+    only = Unloaded(mpi=INTEL, load=("impi/2021",))
+    seen = machine(mpi=MPICH, other_mpis=(OPEN_MPI, OTHER), why_mpi="the first on PATH", env={"PATH": "/nowhere"})
+    told = uses.planned_mpi(seen, planned("MPICH/system", "MPICH-system.eb"), only)
+    assert told and (told.family, told.version, told.path) == ("MPICH", "4.3.2", "/opt/mpich/bin/mpirun")
+    assert (told.abi, told.why, told.from_wheel) == ("libmpi.so.12", "the first on PATH", False)
+    assert [one.path for one in told.others] == ["/usr/bin/mpirun"]
+    assert told.session and (told.session.family, told.session.load) == ("Intel MPI", ("impi/2021",))
+    none = machine(mpi=None, env={"PATH": "/nowhere"})
+    told = uses.planned_mpi(none, planned("OpenMPI/system", "/r/embedded/openmpi/OpenMPI-system.eb"), None)
+    assert told and (told.from_wheel, told.family, told.path) == (True, "Open MPI", "")
+    assert (told.why, told.session) == ("none on this machine", None)
+    assert uses.planned_mpi(seen, planned("OpenMPI/4.1.5-GCC-12.3.0", "OpenMPI-4.1.5-GCC-12.3.0.eb"), None) is None
+
+
+def planned(module: str, easyconfig: str) -> Plan:
+    """A plan of one module."""
+    return Plan(stack="", steps=(Step(module=module, easyconfig=easyconfig),), robot=())
 
 
 def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake: Callable[..., Path]) -> None:

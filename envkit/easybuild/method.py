@@ -17,7 +17,7 @@ from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, EnvkitError, Problem
 from envkit.machine import host
-from envkit.planning import extras, preflight
+from envkit.planning import chosen_mpi, extras, preflight
 from envkit.planning.plan import current_recipe
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, find_easyconfig, from_recipe, is_stack
@@ -33,6 +33,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     stack, machine = mpi.fitted(request, machine, stack, tree)
     eb = eb_command.bundled_eb(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
+    offered = chosen_mpi.unloaded(machine) if mpi.module_of(plan) else None
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
     tool = machine.modules_tool
     site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
@@ -58,7 +59,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             *mpi.problems(machine, stack, tree, force=request.force),
             *trial_compiles.problems(machine, stack, plan),
         ),
-        uses=tuple(uses.lines(machine, plan, stack)),
+        uses=tuple(uses.lines(machine, plan, stack, offered)),
+        mpi=uses.planned_mpi(machine, plan, offered),
         counts=uses.counts(machine, plan),
         tools={name: metadata.version(name) for name in TOOLS},
         described=partial(
