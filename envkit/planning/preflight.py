@@ -58,7 +58,7 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             what="There is no gcc and g++ that compile C++17.",
             fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load its module.",
         )
-    if not host.python.headers:
+    if not host.python.headers and not brings_python(stack):
         yield Problem(
             what=f"The headers of {host.python.path} are missing (Python.h).",
             fix="Debian, Ubuntu: apt install python3-dev. RHEL: dnf install python3-devel.",
@@ -66,6 +66,11 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
     for tool in ("make", "tar", "patch"):
         if process.which(tool, path=host.env["PATH"]) is None:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
+
+
+def brings_python(stack: Stack) -> bool:
+    """Say whether a stack has a Python of its own: no wheels, and a recipe that is not for the machine's."""
+    return not stack.pythons and not Path(stack.easyconfig).is_absolute() and "-system" not in stack.easyconfig
 
 
 def missing_programs(host: Host, stack: Stack) -> Iterable[Problem]:
