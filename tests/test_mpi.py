@@ -11,9 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
+from envkit.commands import options
+from envkit.config.keys import KEYS
 from envkit.easybuild import method, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import rules
 from envkit.easybuild.receipt import ModuleReceipt
@@ -192,6 +195,35 @@ def test_a_configured_family_is_that_of_a_stack_that_can_have_it(machine: Machin
     with pytest.raises(HostProblem) as refused:
         mpi.fitted(request, machine(mpi=OPEN_MPI, other_mpis=()), wanted, tree)
     assert "Without 'mpi' in your configuration" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [("MPICH", "mpich"), ("OpenMPI", "openmpi"), ("IntelMPI", "intelmpi"), ("mvapich", "mvapich"), ("Cray", "cray")],
+)
+def test_a_family_in_capitals(given: str, taken: str) -> None:
+    assert options.Family().convert(given, None, None) == taken == KEYS["mpi"].take(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("impi", "intelmpi"),
+        ("intel", "intelmpi"),
+        ("Open MPI", "openmpi"),
+        ("ompi", "openmpi"),
+        ("mvapich2", "mvapich"),
+        ("cray-mpich", "cray"),
+        ("mpcih", "mpich"),
+        ("lam", ""),
+    ],
+)
+def test_a_family_that_there_is_not_is_refused_with_what_may_be_meant(given: str, near: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        options.Family().convert(given, None, None)
+    assert refused.value.message.endswith(f" Did you mean '{near}'?" if near else "'cray'.")
+    with pytest.raises(ValueError, match=r"^$"):
+        KEYS["mpi"].take(given)
 
 
 def test_a_family_that_is_not_there() -> None:
