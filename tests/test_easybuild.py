@@ -251,6 +251,8 @@ def test_an_open_mpi_that_is_not_the_first_on_path_is_reached_by_scripts(
         path = f"{first[0].parent}:{second[0].parent}"
         seen = machine(mpi=here, cmake=program("3.25.1"), env={"PATH": path})
         assert eb_command.stand_ins(seen, prefix.tree(seen.platform)) == expected
+    by_variant = replace(here, path=own[0].with_name("mpirun.openmpi"))
+    assert not eb_command.is_first(by_variant, {"PATH": f"{own[0].parent}:{other[0].parent}"})
     own[1].unlink()
     assert not eb_command.is_first(here, {"PATH": f"{own[0].parent}:{other[0].parent}"})
 

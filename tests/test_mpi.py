@@ -541,12 +541,6 @@ def test_a_module_that_stands_for_another_mpi(machine: Machine, tree: Tree) -> N
     )
 
 
-def test_an_open_mpi_by_another_name(machine: Machine, tree: Tree) -> None:
-    seen = machine(mpi=dataclasses.replace(OPEN_MPI, path=Path("/elsewhere/bin/mpirun.openmpi")))
-    problem = next(iter(mpi.problems(seen, stack("pytorch-2.13-cpu"), tree)))
-    assert problem.what.startswith("Open MPI 4.1.4 is there as mpirun.openmpi")
-
-
 def test_the_mpi_of_a_plan_for_scripts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "library", lambda *_: "libmpi.so.12")
     only = Unloaded(mpi=INTEL, load=("impi/2021",))

@@ -164,12 +164,6 @@ def problems(machine: Host, stack: Stack, tree: Tree, *, force: bool = False) ->
             fix="Reach it by a link whose path has only letters, digits and _ . + @ : , -, and put that on PATH.",
         )
         return
-    if toolchain == first and mpi.path.name != "mpirun":
-        yield Problem(
-            what=f"{mpi.family} {mpi.version} is there as {mpi.path.name}, and mpirun is that of another MPI.",
-            fix="Make it the first: update-alternatives --config mpi, and --config mpirun, as root.",
-        )
-        return
     if toolchain != first and not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         yield Problem(
             what=f"{SHARED_MEMORY} is not there, or cannot be written to: ranks of {mpi.family} fail without it.",
