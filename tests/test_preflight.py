@@ -225,3 +225,8 @@ def test_demand_lists_every_problem_with_its_remedy() -> None:
 def test_a_prefix_that_cannot_be_written_has_its_own_exit_code() -> None:
     with pytest.raises(NotWritable):
         preflight.require([Problem(what="/x cannot be written to.", fix="Choose.")], STACK)
+
+
+def test_shared_memory_that_cannot_be_written_to_is_a_matter_of_the_machine() -> None:
+    what = "/dev/shm is not there, or cannot be written to: ranks of MPICH fail without it."
+    assert preflight.refusal([Problem(what=what, fix="Mount it.")]) is HostProblem

@@ -257,7 +257,7 @@ def has_package(name: str, host: Host) -> bool:
 
 def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
     """Return the failure that these problems are."""
-    if len(problems) == 1 and "cannot be written" in problems[0].what:
+    if len(problems) == 1 and problems[0].what.endswith(" cannot be written to."):  # not /dev/shm, which is the host's
         return NotWritable
     return SourcesMissing if all(isinstance(problem, SourceMissing) for problem in problems) else HostProblem
 
