@@ -222,8 +222,14 @@ def test_which_open_mpi_easybuild_refuses(prefix: str, compiler: str, refused: b
     ],
 )
 def test_what_stands_in_for_what_the_host_lacks(
-    mpi: Program | None, cmake: Program | None, expected: list[str], machine: Machine, prefix: Prefix
+    mpi: Program | None,
+    cmake: Program | None,
+    expected: list[str],
+    machine: Machine,
+    prefix: Prefix,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(eb_command, "is_first", lambda *_: True)
     lacking = machine(mpi=mpi, cmake=cmake)
     tree = prefix.tree(lacking.platform)
     assert eb_command.stand_ins(lacking, tree) == expected
@@ -232,6 +238,23 @@ def test_what_stands_in_for_what_the_host_lacks(
         (tree.modulepath / module).mkdir(parents=True)
         (tree.modulepath / module / "system.lua").touch()
     assert eb_command.stand_ins(lacking, tree) == []
+
+
+def test_an_open_mpi_that_is_not_the_first_on_path_is_reached_by_scripts(
+    machine: Machine, prefix: Prefix, fake: Callable[..., Path]
+) -> None:
+    """EasyBuild's SystemMPI asks mpirun and mpicc as they come; those of another MPI come first here."""
+    own = [fake(name, "exit 0", folder="own") for name in ("mpirun", "mpicc")]
+    other = [fake(name, "exit 0", folder="other") for name in ("mpirun", "mpicc")]
+    here = replace(program("5.0.3", "Open MPI"), path=own[0])
+    for first, second, expected in ((own, other, []), (other, own, ["wrapped"])):
+        path = f"{first[0].parent}:{second[0].parent}"
+        seen = machine(mpi=here, cmake=program("3.25.1"), env={"PATH": path})
+        assert eb_command.stand_ins(seen, prefix.tree(seen.platform)) == expected
+    by_variant = replace(here, path=own[0].with_name("mpirun.openmpi"))
+    assert not eb_command.is_first(by_variant, {"PATH": f"{own[0].parent}:{other[0].parent}"})
+    own[1].unlink()
+    assert not eb_command.is_first(here, {"PATH": f"{own[0].parent}:{other[0].parent}"})
 
 
 def test_what_stood_in_when_it_was_built_still_does(machine: Machine, prefix: Prefix) -> None:

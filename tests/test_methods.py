@@ -190,7 +190,7 @@ host = Future()
 host.set_result(machine)
 
 def preflight(*load):
-    return gather.preflight("toy", prefix, load, {"host": host})
+    return gather.preflight("toy", prefix, load, {}, {"host": host})
 
 def verdict(**facts):
     found = rules.judge(Facts(user="ada", uid=1000, **facts)).methods

@@ -12,7 +12,7 @@ import pytest
 
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.environment import ModuleEnvironment
-from envkit.errors import HostProblem, ModuleNotLoaded
+from envkit.errors import ModuleNotLoaded
 from envkit.launch import launcher
 from envkit.machine.modules_tool import ModulesTool, clean
 
@@ -190,9 +190,24 @@ def test_an_interactive_shell_ends(way: str, real: ModulesTool, tree: Path) -> N
 
 @pytest.mark.parametrize("way", sorted(LOADS.keys() - {"loads another"}))  # which an alias does
 def test_settings_for_a_build(way: str, real: ModulesTool, tree: Path) -> None:
-    with pytest.raises(HostProblem, match=r"^The modules base/1\.0 could not be loaded\.$") as problem:
+    with pytest.raises(ModuleNotLoaded, match=r"^The modules base/1\.0 could not be loaded\.$") as problem:
         clean(settings(tree), failing(way, real, tree), ("base/1.0",))
     assert LOADS[way][1] in problem.value.why and problem.value.fix
+
+
+@pytest.mark.parametrize(("load", "verb", "named"), [(("base/1.0",), "load", "base/1.0"), ((), "unload", "toy/1.0")])
+def test_a_tool_that_hangs_is_stopped_and_its_modules_are_named(
+    load: Sequence[str], verb: str, named: str, real: ModulesTool, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envkit.machine.modules_tool.PATIENCE_S", 1)
+    tool = tree / "hangs"
+    tool.write_text("#!/bin/sh\nsleep 60\n")
+    tool.chmod(0o755)
+    with pytest.raises(ModuleNotLoaded) as problem:
+        clean(settings(tree, LOADEDMODULES="toy/1.0"), ModulesTool(kind=real.kind, command=tool), load)
+    assert problem.value.what == f"The modules {named} could not be {verb}ed."
+    assert problem.value.why == "The modules tool had not ended after 1 s."
+    assert f"module {verb} {named}" in problem.value.fix and problem.value.exit_code == 92
 
 
 def test_what_is_asked_inside_says_why_it_was_not_reached(real: ModulesTool, tree: Path) -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
-from envkit.easybuild import mpi, trial_compiles, uses
+from envkit.commands import options
+from envkit.config.keys import KEYS
+from envkit.easybuild import method, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import rules
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
@@ -27,6 +30,7 @@ from envkit.launch import image_launch
 from envkit.launch.table import table
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
+from envkit.planning.chosen_mpi import Unloaded
 from envkit.planning.compatibility import MPIS, versions
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -170,6 +174,59 @@ def test_a_stack_that_brings_its_own_has_none_to_choose(machine: Machine, tree: 
         fitted(machine, tree, [MPICH], name, "MPICH")
 
 
+@pytest.mark.parametrize("name", ["pytorch-2.9-foss-2024a-cuda", "tensorflow-2.13-rocm"])
+def test_a_configured_family_is_no_reason_to_refuse_a_stack_that_cannot_have_it(
+    name: str, machine: Machine, tree: Tree, install: Callable[..., ModuleReceipt]
+) -> None:
+    """As of a stack that brings its own: what is typed is refused, a preference is not."""
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH", configured=frozenset({"mpi"}))
+    for found in (OPEN_MPI, MPICH):
+        made, _ = mpi.fitted(request, machine(mpi=found, other_mpis=()), stack(name), tree)
+        assert made == stack(name)
+    there = install(name, mpi=Mpi(family="Open MPI", version="4.1.4"))
+    assert not method.is_other(request, stack(name), there)
+    assert method.is_other(dataclasses.replace(request, configured=frozenset()), stack(name), there)
+
+
+def test_a_configured_family_is_that_of_a_stack_that_can_have_it(machine: Machine, tree: Tree) -> None:
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH", configured=frozenset({"mpi"}))
+    wanted = stack("pytorch-2.13-cpu")
+    made, taken = mpi.fitted(request, machine(mpi=MPICH, other_mpis=(OPEN_MPI,)), wanted, tree)
+    assert "gmpich" in made.easyconfig and taken.why_mpi == "named by your configuration"
+    with pytest.raises(HostProblem) as refused:
+        mpi.fitted(request, machine(mpi=OPEN_MPI, other_mpis=()), wanted, tree)
+    assert "Without 'mpi' in your configuration" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [("MPICH", "mpich"), ("OpenMPI", "openmpi"), ("IntelMPI", "intelmpi"), ("mvapich", "mvapich"), ("Cray", "cray")],
+)
+def test_a_family_in_capitals(given: str, taken: str) -> None:
+    assert options.Family().convert(given, None, None) == taken == KEYS["mpi"].take(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("impi", "intelmpi"),
+        ("intel", "intelmpi"),
+        ("Open MPI", "openmpi"),
+        ("ompi", "openmpi"),
+        ("mvapich2", "mvapich"),
+        ("cray-mpich", "cray"),
+        ("mpcih", "mpich"),
+        ("lam", ""),
+    ],
+)
+def test_a_family_that_there_is_not_is_refused_with_what_may_be_meant(given: str, near: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        options.Family().convert(given, None, None)
+    assert refused.value.message.endswith(f" Did you mean '{near}'?" if near else "'cray'.")
+    with pytest.raises(ValueError, match=r"^$"):
+        KEYS["mpi"].take(given)
+
+
 def test_a_family_that_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"^There is no Intel MPI here") as problem:
         by_preference([OPEN_MPI, MPICH], "Intel MPI")
@@ -307,6 +364,48 @@ def test_a_root_without_shared_memory(
     assert problem.what.startswith(f"{tmp_path}/gone is not there, or cannot be written to: ranks of MPICH fail")
     assert "--shm-size" in problem.fix and "mount -t tmpfs" in problem.fix
     assert not [one for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree) if "gone" in one.what]
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "oldest"),
+    [
+        ("Open MPI", "1.10.7", "4"),
+        ("Open MPI", "3.1.6", "4"),
+        ("Open MPI", "4.0.0rc1", ""),
+        ("MPICH", "3.1.4", "3.4"),
+        ("MPICH", "3.4", ""),
+        ("MVAPICH", "2.1", "2.3"),
+        ("MVAPICH", "2.3b", ""),
+        ("MVAPICH", "unknown", ""),
+        ("Intel MPI", "5.1", ""),
+    ],
+)
+def test_an_mpi_that_is_too_old(
+    family: str, version: str, oldest: str, machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and tried all the same where that is forced; the plan says so."""
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult())
+    seen = machine(mpi=Program(path=Path("/m/bin/mpirun"), version=version, family=family))
+    wanted = stack("pytorch-2.13-cpu")
+    made = mpi.variants(wanted)[mpi.toolchain_of(seen.mpi)] if seen.mpi else wanted
+    refused = [one for one in mpi.problems(seen, made, tree) if "too old" in one.what]
+    assert bool(refused) is bool(oldest) and not list(mpi.problems(seen, made, tree, force=True))
+    if oldest:
+        assert f"for {family} {oldest} and later" in refused[0].what and "--force" in refused[0].fix
+        assert f"Not tried with {family} {version}" in mpi.untried(seen, wanted)
+
+
+def test_doctor_and_list_are_told_what_an_installation_would_refuse_of_an_mpi(
+    machine: Machine, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "SHARED_MEMORY", tmp_path / "gone")
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult(said="ld: no -lmpi"))
+    request, wanted = Request(prefix=Prefix(root=tree.root.parent)), stack("pytorch-2.13-cpu")
+    told = [one.what for one in method.lacking(request, machine(mpi=MPICH), wanted)]
+    assert [one for one in told if "ranks of MPICH fail" in one] and [one for one in told if "ld: no -lmpi" in one]
+    missing = dataclasses.replace(request, mpi="Intel MPI", configured=frozenset({"mpi"}))
+    [problem] = [one for one in method.lacking(missing, machine(mpi=MPICH), wanted) if "Intel MPI" in one.what]
+    assert problem.what.startswith("There is no Intel MPI here")
 
 
 @pytest.mark.parametrize(
@@ -612,13 +711,25 @@ def test_a_module_that_stands_for_another_mpi(machine: Machine, tree: Tree) -> N
     )
 
 
-def test_the_open_mpi_that_eb_would_not_take(machine: Machine, tree: Tree) -> None:
-    seen = machine(mpi=dataclasses.replace(OPEN_MPI, path=Path("/elsewhere/bin/mpirun")))
-    problem = next(iter(mpi.problems(seen, stack("pytorch-2.13-cpu"), tree)))
-    assert problem.what.startswith(
-        "Open MPI 4.1.4 (/elsewhere/bin/mpirun) is not the first MPI on PATH, which EasyBuild"
-    )
-    assert "that is " in problem.what and "mpirun" in problem.what
+def test_the_mpi_of_a_plan_for_scripts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "library", lambda *_: "libmpi.so.12")
+    only = Unloaded(mpi=INTEL, load=("impi/2021",))
+    seen = machine(mpi=MPICH, other_mpis=(OPEN_MPI, OTHER), why_mpi="the first on PATH", env={"PATH": "/nowhere"})
+    told = uses.planned_mpi(seen, planned("MPICH/system", "MPICH-system.eb"), only)
+    assert told and (told.family, told.version, told.path) == ("MPICH", "4.3.2", "/opt/mpich/bin/mpirun")
+    assert (told.abi, told.why, told.from_wheel) == ("libmpi.so.12", "the first on PATH", False)
+    assert [one.path for one in told.others] == ["/usr/bin/mpirun"]
+    assert told.session and (told.session.family, told.session.load) == ("Intel MPI", ("impi/2021",))
+    none = machine(mpi=None, env={"PATH": "/nowhere"})
+    told = uses.planned_mpi(none, planned("OpenMPI/system", "/r/embedded/openmpi/OpenMPI-system.eb"), None)
+    assert told and (told.from_wheel, told.family, told.path) == (True, "Open MPI", "")
+    assert (told.why, told.session) == ("none on this machine", None)
+    assert uses.planned_mpi(seen, planned("OpenMPI/4.1.5-GCC-12.3.0", "OpenMPI-4.1.5-GCC-12.3.0.eb"), None) is None
+
+
+def planned(module: str, easyconfig: str) -> Plan:
+    """A plan of one module."""
+    return Plan(stack="", steps=(Step(module=module, easyconfig=easyconfig),), robot=())
 
 
 def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake: Callable[..., Path]) -> None:

@@ -48,6 +48,24 @@ def test_nothing_is_missing(machine: Machine, fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
+    ("easyconfig", "needed"),
+    [
+        ("Horovod-0.28.1-foss-2023a-CUDA-12.1.1-PyTorch-2.1.2.eb", False),
+        ("Horovod-0.28.1-gompi-system-PyTorch-2.13.0.eb", True),
+        ("/own/my.eb", True),
+    ],
+)
+def test_the_headers_of_a_python_that_is_not_used_may_lack(
+    easyconfig: str, needed: bool, machine: Machine, fake: Fake
+) -> None:
+    for tool in ("make", "tar", "patch"):
+        folder = fake(tool).parent
+    here = machine(env={"PATH": str(folder)}, python=Interpreter(path=Path("/p"), version="3.11.7", headers=False))
+    stack = msgspec.structs.replace(STACK, easyconfig=easyconfig, pythons={})
+    assert bool(said(preflight.host_problems(here, stack))) is needed
+
+
+@pytest.mark.parametrize(
     ("changes", "what", "fix"),
     [
         ({"modules_tool": None}, "Neither Lmod nor Environment Modules was found.", "apt install lmod"),
@@ -207,3 +225,8 @@ def test_demand_lists_every_problem_with_its_remedy() -> None:
 def test_a_prefix_that_cannot_be_written_has_its_own_exit_code() -> None:
     with pytest.raises(NotWritable):
         preflight.require([Problem(what="/x cannot be written to.", fix="Choose.")], STACK)
+
+
+def test_shared_memory_that_cannot_be_written_to_is_a_matter_of_the_machine() -> None:
+    what = "/dev/shm is not there, or cannot be written to: ranks of MPICH fail without it."
+    assert preflight.refusal([Problem(what=what, fix="Mount it.")]) is HostProblem

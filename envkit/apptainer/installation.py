@@ -295,6 +295,10 @@ class ImageInstallation:
         return problems
 
     @property
+    def mpi(self) -> None:
+        """None: an image brings its own."""
+
+    @property
     def unanswered(self) -> Sequence[Problem]:
         """The files that no place has answered about in time; none where nobody has asked."""
         return list(preflight.silent_places(self.answers, self.stack)) if "answers" in vars(self) else ()

@@ -51,7 +51,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="N",
     help="Compile this many files at a time. Default: the cores there are.",
 )
-@click.option("--force", is_flag=True, help="Install even versions that are known to fail together ('envkit compat').")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Install even versions that are known to fail together ('envkit compat'), or with an MPI that is too old.",
+)
 @click.option(
     "--locked",
     type=FILE,

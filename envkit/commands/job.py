@@ -11,7 +11,6 @@ from envkit.commands import batch, options
 from envkit.errors import UsageProblem
 from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.scheduler import Scheduler
-from envkit.knowledge.mpi import FAMILIES
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
@@ -68,7 +67,7 @@ def image_options(function: Function) -> Function:
         click.option(
             "--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root."
         ),
-        click.option("--mpi", type=click.Choice([*FAMILIES]), callback=options.family, help="Of --image: its MPI."),
+        click.option("--mpi", type=options.Family(), callback=options.family, help="Of --image: its MPI."),
         click.option(
             "--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from."
         ),

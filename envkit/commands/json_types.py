@@ -15,7 +15,7 @@ from envkit.environments.manifest import Damage
 from envkit.install.listing import Lacking
 from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.submit import Submitted
-from envkit.planning.method import Offered
+from envkit.planning.method import Offered, PlannedMpi
 
 TYPES = {
     "list": "install.listing:Listing",
@@ -60,7 +60,8 @@ class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of ``envkit install --dry-run``: ``problems`` is what stands in its way, ``cached`` what caches have.
 
     ``cache_problems`` is why caches, keys, or builds that lack a trusted signature are passed over.
-    ``unanswered`` is which files no place has answered about in time; that stops nothing yet.
+    ``unanswered`` is which files no place has answered about in time; that stops nothing yet. ``mpi`` is null where the
+    stack brings its own.
     """
 
     version: int = 1
@@ -74,6 +75,7 @@ class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Lacking, ...]
     unanswered: tuple[Lacking, ...] = ()
     lock: Lock
+    mpi: PlannedMpi | None = None
     cached: tuple[Offered, ...] = ()
     cache_problems: tuple[str, ...] = ()
 

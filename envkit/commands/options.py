@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from envkit.cli import usage
 from envkit.commands import complete
 from envkit.knowledge import methods
-from envkit.knowledge.mpi import FAMILIES
+from envkit.knowledge.mpi import FAMILIES, meant
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,6 +25,21 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class Family(click.Choice[str]):
+    """A family of MPI, in small letters or capitals; one that there is not is refused with what may be meant."""
+
+    def __init__(self) -> None:
+        super().__init__([*FAMILIES], case_sensitive=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the family. Raises click.BadParameter."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            near = meant(str(value))
+            self.fail(f"{error.message} Did you mean '{near}'?" if near else error.message, param, ctx)
 
 
 def prefix(function: Function) -> Function:
@@ -54,7 +69,7 @@ def family(_context: click.Context, _option: click.Parameter, given: str | None)
 def mpi(function: Function) -> Function:
     """Add ``--mpi`` where Horovod is compiled."""
     text = "Compile Horovod with the machine's MPI of this family. Default: the first on PATH."
-    return click.option("--mpi", type=click.Choice([*FAMILIES]), callback=family, help=text)(function)
+    return click.option("--mpi", type=Family(), callback=family, help=text)(function)
 
 
 def extras(function: Function) -> Function:

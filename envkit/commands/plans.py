@@ -48,6 +48,7 @@ def show_json(work: Installation) -> int:
         problems=tuple(Lacking(what=problem.what, fix=problem.fix) for problem in problems),
         unanswered=tuple(Lacking(what=note.what, fix=note.fix) for note in work.unanswered),
         lock=work.lock,
+        mpi=work.mpi,
         cached=tuple(work.offered),
         cache_problems=tuple(work.cache_problems),
     )

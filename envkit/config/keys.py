@@ -48,6 +48,13 @@ def one_of(*choices: str) -> tuple[Take, str]:
     return take, f"one of {', '.join(choices)}"
 
 
+def family_of_mpi(value: Any) -> str:
+    """A family of MPI, in small letters or capitals."""
+    if not isinstance(value, str) or value.lower() not in FAMILIES:
+        raise ValueError
+    return value.lower()
+
+
 def count(most: int) -> tuple[Take, str]:
     """A whole number of things, up to more than anybody means: a project's file may not have a million started."""
 
@@ -142,7 +149,7 @@ def split_at_commas(text: str) -> list[str]:
 
 METHOD, FRAMEWORK, ACCELERATOR, MPI = (
     one_of(methods.AUTO, *methods.names()), one_of("pytorch", "tensorflow"),
-    one_of("auto", "cpu", "cuda", "rocm"), one_of(*FAMILIES),
+    one_of("auto", "cpu", "cuda", "rocm"), (family_of_mpi, f"one of {', '.join(FAMILIES)}"),
 )  # fmt: skip
 JOBS, RANKS, CPUS, NODES = count(1024), count(4096), count(4096), count(1_000_000)
 NAME = "letters, digits and _ . , @ + : / -"
@@ -176,7 +183,7 @@ KEYS: Mapping[str, Key] = {
         take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=CHOOSING,
     ),
     "mpi": Key(
-        text="The family of MPI to compile Horovod with.",
+        text="The family of MPI to compile Horovod with, where a stack can have it.",
         take=MPI[0], expected=MPI[1], option="mpi", commands=("install",),
     ),
     "jobs": Key(

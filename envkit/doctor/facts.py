@@ -111,6 +111,20 @@ class MpiLibrary(Struct, frozen=True, kw_only=True):
     srun: str
 
 
+class SessionMpi(Struct, frozen=True, kw_only=True):
+    """An MPI that the caller's modules bring, which a build does not see: ``what`` is so, how to ``fix``.
+
+    ``load`` are the modules to name with --load; none where those that it needs could not be told.
+    """
+
+    family: str
+    version: str
+    path: str
+    load: tuple[str, ...]
+    what: str
+    fix: str
+
+
 class Container(Struct, frozen=True, kw_only=True):
     """The container runtime; ``setuid``: it needs no user namespace to run an image; what keeps it from building."""
 
@@ -175,7 +189,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``nvidia_smi`` says why nvidia-smi shows no GPU, "" if it shows one; ``namespaces`` why this user can make no user
     namespace. ``mounts`` are CernVM-FS's. ``preflights`` are by method. ``sources`` is
     what is said of those of EasyBuild's where they are sought. ``configuration`` are the mistakes in it, and why a file
-    of it is not used.
+    of it is not used. ``session_mpi`` is what the caller's modules have, and a build has not.
     """
 
     user: str
@@ -187,6 +201,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     nvidia_smi: str | None = None
     toolkits: tuple[Tool, ...] | None = None
     mpi: tuple[MpiLibrary, ...] | None = None
+    session_mpi: SessionMpi | None = None
     modules: Tool | None = None
     container: Container | None = None
     namespaces: str | None = None

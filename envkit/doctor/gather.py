@@ -18,11 +18,13 @@ from envkit.errors import EnvkitError, Problem, UnknownStack
 from envkit.knowledge import eessi
 from envkit.machine import host, runtime
 from envkit.methods import registry
+from envkit.planning import chosen_mpi
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
+OF_HOST = ("preflight ", "session ")  # the probes that wait for what a build would take
 IN_PARTS = ("eessi",)  # methods whose preflight is no question, since its parts are: of EESSI the ways to it
 BUILDING = tuple(name for name in registry.NAMES if name not in IN_PARTS)
 Settings = Mapping[str, str]
@@ -43,7 +45,7 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     ways = tuple(values.pop(key) for access in Access if (key := f"eessi {access}") in values)
     preflights = {name: values.pop(key) for name in BUILDING if (key := f"preflight {name}") in values}
     builder = questions.builder(values.pop("host")) if "host" in values else None
-    missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith("preflight "))
+    missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith(OF_HOST))
     if unloaded:
         missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(
@@ -58,7 +60,7 @@ def all_questions(
 ) -> dict[str, Question]:
     """Return the questions by name: that of the fact, with a blank for an underscore."""
     alone: dict[str, Callable[[], Any]] = {
-        "host": partial(host.detect, load),
+        "host": lambda: chosen_mpi.detect(chosen_mpi.as_configured(Request(prefix=prefix, load=load), env)),
         "indexes": partial(questions.indexes, time.monotonic() + PATIENCE_S),
         "cpu": questions.cpu,
         "node": node.node,
@@ -78,10 +80,13 @@ def all_questions(
     def mpi(asked: Mapping[str, Future[Any]]) -> Any:
         return tuple(questions.mpi(asked["host"].result().env if load else env))
 
+    def session_mpi(asked: Mapping[str, Future[Any]]) -> Any:
+        return questions.session_mpi(asked["host"].result(), env)
+
     by_name: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
-    by_name |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
-    by_name["sources"] = partial(sources, prefix, load)
-    return by_name | {"mpi": mpi}
+    by_name |= {f"preflight {name}": partial(preflight, name, prefix, load, env) for name in BUILDING}
+    by_name["sources"] = partial(sources, prefix, load, env)
+    return by_name | {"mpi": mpi, "session mpi": session_mpi}
 
 
 def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> Any:
@@ -89,11 +94,13 @@ def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> A
     return question()
 
 
-def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> Preflight:
+def preflight(
+    method: str, prefix: Prefix, load: tuple[str, ...], env: Settings, asked: Mapping[str, Future[Any]]
+) -> Preflight:
     """Return what ``envkit install --method METHOD`` would refuse here."""
     machine: host.Host = asked["host"].result()
     stack = fitting(method, machine)
-    request = Request(prefix=prefix, method=method, load=load)
+    request = chosen_mpi.as_configured(Request(prefix=prefix, method=method, load=load), env)
     try:
         problems = list(registry.method(method).lacking(request, machine, stack))
     except EnvkitError as error:
@@ -101,7 +108,9 @@ def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping
     return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=tuple(problems))
 
 
-def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Problem, ...] | None:
+def sources(
+    prefix: Prefix, load: tuple[str, ...], env: Settings, asked: Mapping[str, Future[Any]]
+) -> tuple[Problem, ...] | None:
     """Return which sources ``envkit install --method easybuild`` could not fetch; None if nothing is known of them.
 
     To have EasyBuild resolve a stack takes longer than there is time: it has to be done before.
@@ -109,7 +118,7 @@ def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[An
     machine: host.Host = asked["host"].result()
     if asked["preflight easybuild"].result().problems:
         return None
-    request = Request(prefix=prefix, method="easybuild", load=load)
+    request = chosen_mpi.as_configured(Request(prefix=prefix, method="easybuild", load=load), env)
     problems = easybuild.refused(request, machine, fitting("easybuild", machine))
     return None if problems is None else tuple(problems)
 

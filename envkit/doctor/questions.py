@@ -21,6 +21,7 @@ from envkit.doctor.facts import (
     RepositoryAccess,
     Room,
     SchedulerClient,
+    SessionMpi,
     Tool,
 )
 from envkit.eessi import access
@@ -31,7 +32,7 @@ from envkit.knowledge.eessi import Repository, usual
 from envkit.knowledge.known import known
 from envkit.launch import host_mpi, image_launch, srun_mpi
 from envkit.machine import host, modules_tool, runtime
-from envkit.planning import preflight
+from envkit.planning import chosen_mpi, preflight
 from envkit.planning.stack import stacks
 from envkit.system import process
 
@@ -93,6 +94,18 @@ def mpi(env: Mapping[str, str]) -> Iterator[MpiLibrary]:
         alone = described(family, env.get("CRAY_MPICH_VERSION", "unknown"), None, env)
         if alone.library:
             yield alone
+
+
+def session_mpi(machine: host.Host, env: Mapping[str, str]) -> SessionMpi | None:
+    """Return the MPI that only the modules of the caller's session bring."""
+    offered = chosen_mpi.unloaded(machine, env=env)
+    if offered is None:
+        return None
+    one = offered.mpi
+    return SessionMpi(
+        family=one.family, version=one.version, path=str(one.path), load=offered.load,
+        what=offered.what, fix=offered.fix,
+    )  # fmt: skip
 
 
 def described(family: str, version: str, path: Path | None, env: Mapping[str, str]) -> MpiLibrary:

@@ -127,7 +127,9 @@ def notes(facts: Facts) -> Iterator[Problem]:
     in_time = not any(entry.probe == "sources" for entry in facts.missing)
     if built and not built.problems and facts.sources is None and in_time:
         yield problem("sources-not-asked", stack=built.stack)
-    if built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
+    if facts.session_mpi:
+        yield problem("session-mpi", what=facts.session_mpi.what, fix=facts.session_mpi.fix)
+    elif built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
         yield problem("no-mpi")
     yield from on_gpus(facts)
     yield from on_node(facts)

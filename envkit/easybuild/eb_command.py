@@ -141,9 +141,10 @@ def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
 def stand_ins(host: Host, tree: Tree) -> list[str]:
     """Name the folders of recipes that stand in for others, as before or as the host needs them."""
     family = host.mpi.family if host.mpi else ""
+    own = host.mpi if host.mpi and family == "Open MPI" else None
     needed = {
         "embedded/openmpi": ("OpenMPI/system", family != "Open MPI"),
-        "wrapped": ("OpenMPI/system", host.mpi is not None and family == "Open MPI" and is_refused(host.mpi, host.env)),
+        "wrapped": ("OpenMPI/system", own is not None and (not is_first(own, host.env) or is_refused(own, host.env))),
         "embedded/cmake": ("CMake/system", not usable_cmake(host.cmake)),
         "cray": ("MPICH/system", family == "Cray MPICH"),
     }
@@ -156,6 +157,12 @@ def stands_in(tree: Tree, module: str, folder: str, is_needed: bool) -> bool:
         return is_needed
     record = receipt.built(tree, module)
     return record is not None and f"/{folder}/" in record.easyconfig
+
+
+def is_first(mpi: Program, env: Mapping[str, str]) -> bool:
+    """Say whether an MPI is the one that EasyBuild's SystemMPI takes: mpirun and mpicc as they come first on PATH."""
+    taken = (process.which(name, path=env["PATH"]) for name in ("mpirun", "mpicc"))
+    return mpi.path.name == "mpirun" and all(Path(path or "/").parent == mpi.path.parent for path in taken)
 
 
 def is_refused(mpi: Program, env: Mapping[str, str]) -> bool:
@@ -232,7 +239,7 @@ def eb_environment(host: Host) -> dict[str, str]:
         env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
     env["EB_SCRIPT_PATH"] = str(easybuild_collection().parents[1] / "bin" / "eb")
     if host.mpi is not None:
-        env["ENVKIT_MPIRUN"] = str(host.mpi.path)  # for MPICH-system.eb
+        env["ENVKIT_MPIRUN"] = str(host.mpi.path)  # for MPICH-system.eb, wrapped/OpenMPI-system.eb
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
     return env | AS_PIP_COMES | AS_ONE_UNPACKS | as_root()

@@ -26,7 +26,7 @@ from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.machine import host
 from envkit.machine.modules_tool import require_entered
 from envkit.planning import extras, preflight
-from envkit.planning.method import Offered
+from envkit.planning.method import Offered, PlannedMpi
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
@@ -46,6 +46,7 @@ class ModulesInstallation:
     ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
     ``uses`` the lines on what is used of it, ``counts`` what a lock holds of it, ``tools`` the versions of what builds,
     and ``described`` makes the receipt of what is the same for each eb. ``caches`` may have builds of its modules.
+    ``mpi`` is that of the machine, or the wheel in its place; None where it brings its own.
     """
 
     request: Request
@@ -62,6 +63,7 @@ class ModulesInstallation:
     tools: dict[str, str]
     described: Callable[..., ModulesReceipt]
     caches: Caches = NOWHERE
+    mpi: PlannedMpi | None = None
 
     @property
     def steps(self) -> Sequence[str]:

@@ -15,9 +15,9 @@ from envkit.environments import receipt
 from envkit.environments.environment import ModuleEnvironment
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, Problem
+from envkit.errors import EnvironmentDamaged, EnvkitError, Problem
 from envkit.machine import host
-from envkit.planning import extras, preflight
+from envkit.planning import chosen_mpi, extras, preflight
 from envkit.planning.plan import current_recipe
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, find_easyconfig, from_recipe, is_stack
@@ -33,6 +33,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     stack, machine = mpi.fitted(request, machine, stack, tree)
     eb = eb_command.bundled_eb(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
+    offered = chosen_mpi.unloaded(machine) if mpi.module_of(plan) else None
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
     tool = machine.modules_tool
     site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
@@ -55,10 +56,11 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
             *preflight.patch_problems(plan, request.prefix),
-            *mpi.problems(machine, stack, tree),
+            *mpi.problems(machine, stack, tree, force=request.force),
             *trial_compiles.problems(machine, stack, plan),
         ),
-        uses=tuple(uses.lines(machine, plan, stack)),
+        uses=tuple(uses.lines(machine, plan, stack, offered)),
+        mpi=uses.planned_mpi(machine, plan, offered),
         counts=uses.counts(machine, plan),
         tools={name: metadata.version(name) for name in TOOLS},
         described=partial(
@@ -80,9 +82,16 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 
 def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
     """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    tree = request.prefix.tree(machine.platform)
+    try:
+        stack, machine = mpi.fitted(request, machine, stack, tree)
+        of_mpi = list(mpi.problems(machine, stack, tree, force=request.force))
+    except EnvkitError as refused:
+        of_mpi = [refused.problem()]
     return [
         *preflight.host_problems(machine, stack),
         *preflight.known_problems(machine, stack, force=request.force),
+        *of_mpi,
         *preflight.prefix_problems(request.prefix, stack, 1.0),
     ]
 
@@ -96,7 +105,7 @@ def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:
         or (stack.of_site and (environment.module, environment.framework) != (stack.module, stack.framework))
     ):
         return True
-    return bool(request.mpi) and (
+    return bool(mpi.asked(request, stack)) and (
         environment.mpi is None or environment.mpi.family != request.mpi or environment.mpi.embedded
     )
 

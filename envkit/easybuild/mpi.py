@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from envkit.easybuild import trial_compiles
 from envkit.easybuild.eb_command import rules
@@ -17,6 +18,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import Problem, UsageProblem
 from envkit.launch import launcher
 from envkit.machine.host import Host, Program, ask, compiling, of_launcher
+from envkit.planning import chosen_mpi
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
@@ -31,30 +33,32 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[Stack, Host]:
     """Return a stack by the recipes for an MPI of this machine, and the machine with that MPI.
 
-    What is built already stays with its own family, unless another one is asked for. Raises UsageProblem where a stack
-    brings its own MPI, and so has none to choose.
+    What is built already stays with its own family, unless another one is asked for. Raises HostProblem where that is
+    not here, UsageProblem where a stack brings its own MPI, and so has none to choose.
     """
-    by_toolchain = variants(stack)
+    by_toolchain, family = variants(stack), asked(request, stack)
     if not by_toolchain:
-        if request.mpi:
+        if family:
             raise UsageProblem(
                 what=f"--mpi: {stack.name} takes no MPI of the machine.",
                 why="It is built with the one that its recipe names." if stack.easyconfig else "",
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
-    if request.mpi and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
+    if family:
+        chosen_mpi.require(request, machine)
+    if family and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
         raise UsageProblem(
             what=f"--mpi: {stack.name} has no recipes for {machine.mpi.family}.",
             why=f"It has some for the toolchains {', '.join(by_toolchain)} alone.",
             fix="Leave it out, or choose another stack: see 'envkit list'.",
         )
-    installed = mpis(machine)
+    installed = chosen_mpi.programs(machine)
     own = [toolchain for toolchain in map(toolchain_of, installed) if toolchain in by_toolchain]
     preferred = list(dict.fromkeys([*own, *by_toolchain]))
-    built = [] if request.mpi else [name for name in preferred if tree.has(by_toolchain[name].module)]
+    built = [] if family else [name for name in preferred if tree.has(by_toolchain[name].module)]
     toolchain = (built or preferred)[0]
-    before = None if request.mpi else built_with(tree, toolchain)
+    before = None if family else built_with(tree, toolchain)
     if before and os.access(before, os.X_OK) and not any(program.path == before for program in installed):
         installed = [of_launcher(str(before), machine.env), *installed]  # it need not be on PATH now
     fitting = sorted(
@@ -64,8 +68,8 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     others = tuple(program for program in installed if program not in fitting[:1])
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
-    if request.mpi:
-        why = "asked for with --mpi"
+    if family:
+        why = "named by your configuration" if "mpi" in request.configured else "asked for with --mpi"
     elif chosen and chosen.path == before:
         why = "what modules of this prefix are built with"
     elif built:
@@ -77,9 +81,10 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others, why_mpi=why)
 
 
-def mpis(machine: Host) -> list[Program]:
-    """Return the MPI libraries of a machine, the one to be taken first."""
-    return [program for program in (machine.mpi, *machine.other_mpis) if program]
+def asked(request: Request, stack: Stack) -> str:
+    """Return the family of MPI that is asked for; the configuration's counts only where a stack has recipes for it."""
+    is_honoured = "mpi" not in request.configured or rules()["toolchains"].get(request.mpi) in variants(stack)
+    return request.mpi if is_honoured else ""
 
 
 def toolchain_of(mpi: Program) -> str:
@@ -122,8 +127,11 @@ def named(stack: Stack, first: str, toolchain: str) -> Stack:
     )
 
 
-def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
-    """Yield what keeps programs from being linked with the MPI that a stack is to be built with."""
+def problems(machine: Host, stack: Stack, tree: Tree, *, force: bool = False) -> Iterator[Problem]:
+    """Yield what keeps programs from being linked with the MPI that a stack is to be built with.
+
+    One that is too old is no problem where it is to be tried all the same (``force``).
+    """
     toolchain = next((name for name in modules() if re.search(rf"(^|-){name}-system", stack.easyconfig)), "")
     mpi, first = machine.mpi, next(iter(modules()))
     if not toolchain:
@@ -145,25 +153,16 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
                 "folder with --prefix.",
             )
         return
+    if not force and (oldest := too_old(mpi)):
+        yield Problem(
+            what=f"{mpi.family} {mpi.version} ({mpi.path}) is too old: envkit's recipes are for "
+            f"{mpi.family} {oldest} and later.",
+            fix="Load a newer one (--load), choose another (--mpi), or try it all the same: --force.",
+        )
     if not re.fullmatch(r"[\w.+@:,/-]+", str(mpi.path)):
         yield Problem(
             what=f"The folder of {mpi.family} {mpi.version} cannot be named in a recipe: {mpi.path}",
             fix="Reach it by a link whose path has only letters, digits and _ . + @ : , -, and put that on PATH.",
-        )
-        return
-    taken = {name: process.which(name, path=machine.env["PATH"]) for name in ("mpirun", "mpicc")}
-    if toolchain == first and any(Path(path or "/").parent != mpi.path.parent for path in taken.values()):
-        yield Problem(
-            what=f"{mpi.family} {mpi.version} ({mpi.path}) is not the first MPI on PATH, which EasyBuild takes: "
-            f"that is {' and '.join(sorted({path or 'none' for path in taken.values()}))}.",
-            fix="Put its bin folder first on PATH, or load its module (--load). Where both are of Debian: "
-            "update-alternatives --config mpi, and --config mpirun, as root.",
-        )
-        return
-    if toolchain == first and mpi.path.name != "mpirun":
-        yield Problem(
-            what=f"{mpi.family} {mpi.version} is there as {mpi.path.name}, and mpirun is that of another MPI.",
-            fix="Make it the first: update-alternatives --config mpi, and --config mpirun, as root.",
         )
         return
     if toolchain != first and not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
@@ -188,6 +187,14 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             fix="Its own library is not there, or is another machine's: install it, or do without what puts the other "
             "MPI's folder into LIBRARY_PATH.",
         )
+
+
+def too_old(mpi: Program) -> str:
+    """Return the oldest version of a family of MPI that there are recipes for; nothing where this is no older one."""
+    oldest = rules()["mpi_from"].get(mpi.family, "0")
+    with suppress(InvalidVersion):
+        return oldest if Version(mpi.version).release < Version(oldest).release else ""
+    return ""
 
 
 def built_with(tree: Tree, toolchain: str) -> Path | None:
@@ -252,6 +259,9 @@ def untried(machine: Host, stack: Stack) -> str:
     """Say that a stack was built with no MPI of the family and first number of this machine's; nothing if it was."""
     if machine.mpi is None or not stack.tried:
         return ""
+    if oldest := too_old(machine.mpi):
+        older = f"{machine.mpi.family} {machine.mpi.version}"
+        return f"          Not tried with {older}: envkit's recipes are for {machine.mpi.family} {oldest} and later."
     tried = list(dict.fromkeys(trial.mpi.partition(",")[0] for trial in stack.tried if " by " not in trial.mpi))
     own = f"{machine.mpi.family} {machine.mpi.version}".partition(".")[0]
     if any(version.partition(".")[0] == own for version in tried):

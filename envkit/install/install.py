@@ -39,7 +39,7 @@ from envkit.knowledge import methods
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.methods import installed, registry
-from envkit.planning import extras, preflight
+from envkit.planning import chosen_mpi, extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
@@ -95,6 +95,7 @@ def install_into(request: Request, console: Console) -> "Report | None":
         say_damaged(work, console)
         say_forced(work, console)
         say_unused(work, console)
+        say_unloaded(work, console)
         earlier.say_resumed(work, console)
         say_taken_over(work, console)
         folder = request.prefix.new_log_folder(work.stack.name)
@@ -180,8 +181,10 @@ def prepare(request: Request) -> Installation:
     trust.require_place(request.prefix)
     if request.wanted is not None and request.wanted.endswith(".eb") and Path(request.wanted).is_file():
         from_recipe(request.wanted)  # a name that cannot be is refused before the machine is looked at
-    machine = host.detect(request.load, request.mpi)
+    machine = chosen_mpi.detect(request)
     if preference.is_open(request):
+        if "mpi" not in request.configured:
+            chosen_mpi.require(request, machine)
         return select.select(request, machine)
     stack = chosen(request, machine.platform)
     return registry.method(stack.method).prepare(request, machine, stack)
@@ -376,6 +379,15 @@ def say_unused(work: Installation, console: Console) -> None:
     gpu = host.accelerator()
     if work.request.accelerator == "auto" and gpu not in (host.Accelerator.CPU, work.stack.accelerator):
         say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
+
+
+def say_unloaded(work: Installation, console: Console) -> None:
+    """Say that only the modules of the session have an MPI which could be built with."""
+    if work.mpi and (only := work.mpi.session):
+        offered = chosen_mpi.Unloaded(
+            mpi=host.Program(path=Path(only.path), version=only.version, family=only.family), load=only.load
+        )
+        say(console, f"{offered.what} {offered.fix}")
 
 
 def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: Console) -> None:

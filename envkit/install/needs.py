@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 from envkit.doctor.parallel import Question, ask
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem
 from envkit.install import preference
-from envkit.machine import host
 from envkit.machine.host import Host
 from envkit.methods import registry
-from envkit.planning import preflight
+from envkit.planning import chosen_mpi, preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 
@@ -25,9 +25,10 @@ def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Pr
     methods = sorted({stack.method for stack in stacks})
     for name in methods:
         registry.method(name)  # is imported before threads begin
-    questions: dict[str, Question] = {"host": lambda _: host.detect()}
+    asked = chosen_mpi.as_configured(Request(prefix=prefix))
+    questions: dict[str, Question] = {"host": lambda _: chosen_mpi.detect(asked)}
     questions |= {
-        name: partial(by_method, prefix, [stack for stack in stacks if stack.method == name]) for name in methods
+        name: partial(by_method, asked, [stack for stack in stacks if stack.method == name]) for name in methods
     }
     answers = ask(questions, LIMIT_S).values
     problems: dict[str, Sequence[Problem]] = {
@@ -36,10 +37,10 @@ def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Pr
     return {stack.name: problems.get(stack.name) for stack in stacks}
 
 
-def by_method(prefix: Prefix, stacks: Sequence[Stack], asked: Mapping[str, Future[Host]]) -> Found:
+def by_method(request: Request, stacks: Sequence[Stack], asked: Mapping[str, Future[Host]]) -> Found:
     """Return what is lacking for the stacks of one method."""
     machine = asked["host"].result()
-    return {stack.name: of_stack(Request(prefix=prefix, method=stack.method), machine, stack) for stack in stacks}
+    return {stack.name: of_stack(replace(request, method=stack.method), machine, stack) for stack in stacks}
 
 
 def of_stack(request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.errors import HostProblem, ModuleNotLoaded
+from envkit.errors import ModuleNotLoaded
 from envkit.system import process
 from envkit.system.resources import data
 
@@ -21,6 +21,7 @@ KEPT = re.compile(
 MODULES_STATE = re.compile(
     r"LOADEDMODULES|_LMFILES_|__LMOD_\w+|_ModuleTable\w*|MODULEPATH|MODULEPATH_ROOT|__MODULES_\w+"
 )
+PATIENCE_S, TIMED_OUT = 30, 124  # for all modules together; what process.capture() gives one that is stopped
 REMEDY = (
     "Install Lmod (Debian, Ubuntu: apt install lmod; RHEL: dnf install Lmod), or without root ask the site's "
     "support for 'module'. One that lies in an unusual place is found through LMOD_CMD or MODULES_CMD."
@@ -71,14 +72,14 @@ def clean(env: Mapping[str, str], tool: ModulesTool | None, load: Sequence[str])
     """Return the settings a build starts from: nothing of the caller's modules, virtual environment or paths
     to libraries; the modules in ``load`` are loaded on top.
 
-    Raises HostProblem when one of these cannot be loaded.
+    Raises ModuleNotLoaded when one of these cannot be loaded.
     """
     settings = {key: value for key, value in env.items() if KEPT.fullmatch(key)}
     settings["PATH"] = without_private_folders(env)
     if tool is not None and (load or settings.get("LOADEDMODULES")):
         settings = loaded(settings, tool, load)
     elif load:
-        raise HostProblem(
+        raise ModuleNotLoaded(
             what=f"The modules {', '.join(load)} cannot be loaded.",
             why="Neither Lmod nor Environment Modules was found on this machine.",
             fix="Leave --load out, or install Lmod (Debian, Ubuntu: apt install lmod).",
@@ -87,22 +88,35 @@ def clean(env: Mapping[str, str], tool: ModulesTool | None, load: Sequence[str])
 
 
 def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> dict[str, str]:
-    """Return ``env`` after unloading every module and loading those in ``load``."""
+    """Return ``env`` after unloading every module and loading those in ``load``. Raises ModuleNotLoaded."""
     words = ["load.sh", str(tool.command), "/nonexistent", *load, "--"]
     argv = ["bash", "--noprofile", "--norc", str(data("environments/shell/enter.sh")), *words, "--", "env", "-0"]
     try:
-        done = require_entered(process.capture(argv, env={**env, "PATH": env["PATH"]}))
+        done = require_entered(process.capture(argv, env=env, timeout_s=PATIENCE_S))
     except ModuleNotLoaded as failed:
         what = f"The modules {', '.join(load)} could not be loaded." if load else failed.what
-        raise HostProblem(what=what, why=failed.why, fix=failed.fix) from failed
+        raise ModuleNotLoaded(what=what, why=failed.why, fix=failed.fix) from failed
     if done.status:
-        raise HostProblem(what="The modules tool does not come to an end.", why=done.stderr.strip())
+        raise not_ended(load, env.get("LOADEDMODULES", "").split(":"), done)
     pairs = (entry.partition("=") for entry in done.stdout.split("\0") if "=" in entry)
     return {
         key: value
         for key, _, value in pairs
         if not key.startswith("BASH_FUNC_") and key not in {"_", "SHLVL", "PWD", "OLDPWD"}
     }
+
+
+def not_ended(load: Sequence[str], before: Sequence[str], done: process.Completed) -> ModuleNotLoaded:
+    """Return what to say of a modules tool that was stopped; ``before`` are the modules that it was to unload."""
+    one, verb = (load, "load") if load else (before, "unload")
+    kept = "Leave out of --load (or of your configuration) the one that waits" if load else "Begin in a new session"
+    late = f"The modules tool had not ended after {PATIENCE_S} s."
+    return ModuleNotLoaded(
+        what=f"The modules {', '.join(filter(None, one))} could not be {verb}ed.",
+        why=late if done.status == TIMED_OUT else done.stderr.strip(),
+        fix=f"See which it is, one by one: module {verb} {one[0]}. Its file may wait for a server or a file system "
+        f"that does not answer. {kept}, and tell the site's support.",
+    )
 
 
 def require_entered(completed: process.Completed) -> process.Completed:

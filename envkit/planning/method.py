@@ -28,6 +28,34 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     why_not: tuple[str, ...]
 
 
+class FoundMpi(msgspec.Struct, frozen=True, kw_only=True):
+    """An MPI of this machine."""
+
+    family: str
+    version: str
+    path: str
+
+
+class MpiOfSession(FoundMpi, frozen=True, kw_only=True):
+    """An MPI that only the caller's session has; ``load`` are the modules to name with --load."""
+
+    load: tuple[str, ...]
+
+
+class PlannedMpi(FoundMpi, frozen=True, kw_only=True):
+    """The MPI that a plan takes of this machine, or of a wheel, of which version and path are not told; and why.
+
+    ``abi`` is the library that programs are linked with. ``others`` could be taken in its place, and so could that of
+    the caller's ``session``, which a build does not see.
+    """
+
+    abi: str
+    why: str
+    from_wheel: bool
+    others: tuple[FoundMpi, ...]
+    session: MpiOfSession | None
+
+
 class Installation(Protocol):
     """Everything an installation is about, found out before it starts; nothing has been changed by then."""
 
@@ -74,6 +102,10 @@ class Installation(Protocol):
     @property
     def offered(self) -> Sequence[Offered]:
         """The builds that caches have of it."""
+
+    @property
+    def mpi(self) -> PlannedMpi | None:
+        """The MPI of this machine, or the wheel in its place, that it is built with; None where it brings its own."""
 
     @property
     def cache_problems(self) -> Sequence[str]:

@@ -58,7 +58,7 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             what="There is no gcc and g++ that compile C++17.",
             fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load its module.",
         )
-    if not host.python.headers:
+    if not host.python.headers and not brings_python(stack):
         yield Problem(
             what=f"The headers of {host.python.path} are missing (Python.h).",
             fix="Debian, Ubuntu: apt install python3-dev. RHEL: dnf install python3-devel.",
@@ -66,6 +66,11 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
     for tool in ("make", "tar", "patch"):
         if process.which(tool, path=host.env["PATH"]) is None:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
+
+
+def brings_python(stack: Stack) -> bool:
+    """Say whether a stack has a Python of its own: no wheels, and a recipe that is not for the machine's."""
+    return not stack.pythons and not Path(stack.easyconfig).is_absolute() and "-system" not in stack.easyconfig
 
 
 def missing_programs(host: Host, stack: Stack) -> Iterable[Problem]:
@@ -252,7 +257,7 @@ def has_package(name: str, host: Host) -> bool:
 
 def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
     """Return the failure that these problems are."""
-    if len(problems) == 1 and "cannot be written" in problems[0].what:
+    if len(problems) == 1 and problems[0].what.endswith(" cannot be written to."):  # not /dev/shm, which is the host's
         return NotWritable
     return SourcesMissing if all(isinstance(problem, SourceMissing) for problem in problems) else HostProblem
 

@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.facts import Driver, Facts, Missing, PackageIndex, Preflight, RepositoryAccess, SchedulerClient, Tool
+from envkit.doctor.facts import (
+    Driver,
+    Facts,
+    Missing,
+    PackageIndex,
+    Preflight,
+    RepositoryAccess,
+    SchedulerClient,
+    SessionMpi,
+    Tool,
+)
 from envkit.doctor.report import MethodState, MethodVerdict, Report
 from envkit.doctor.rules import RULES, judge, words
 from envkit.doctor.terminal import render
@@ -49,6 +59,13 @@ def test_the_mpi_that_horovod_would_be_compiled_with() -> None:
     assert "MPICH 4.3.2" in of(judge(there), "easybuild").why and "no-mpi" not in noted(there)
     for mpi in (None, Tool(path="/opt/hp/bin/mpirun", family="unknown", version="unknown")):
         assert "no-mpi" in noted(inner("root", "builder", mpi=mpi))
+
+
+def test_an_mpi_that_only_the_session_has() -> None:
+    own = SessionMpi(family="MPICH", version="5", path="/m/mpirun", load=("mpich/5",), what="It is loaded.", fix="Add.")
+    found = msgspec.structs.replace(inner("root", "builder", mpi=None), session_mpi=own)
+    [note] = [note for note in judge(found).notes if note.id in ("session-mpi", "no-mpi")]
+    assert (note.id, note.what, note.fix) == ("session-mpi", "It is loaded.", "Add.")
 
 
 @pytest.mark.parametrize(
