@@ -147,6 +147,17 @@ def test_what_is_damaged_is_told_where_all_passes_too() -> None:
     assert verdict(found(GOOD, broken=broken)) is Status.PASS
 
 
+def test_what_this_user_may_not_read_is_not_built_again() -> None:
+    access = "mode 600, owner ada"
+    closed = Damage(module="PyTorch/2.13", path="/p/lib/libtorch.so", how="unreadable", access=access)
+    first = found(BROKEN, damage=(closed,))[0]
+    assert (first.id, first.case, first.commands) == ("damage", "unreadable", ())
+    assert f"/p/lib/libtorch.so ({access})" in first.message and "chmod a+rX /p/lib/libtorch.so" in first.remedy
+    [told] = [one for one in found(GOOD, broken=closed) if one.id == "damage"]
+    assert (told.status, told.case) == ("warn", "unused-unreadable") and access in told.message
+    assert not any("repair" in one.remedy for one in (first, told))
+
+
 def test_notes_of_a_package_explain_nothing() -> None:
     notes = Damage(module="PyTorch/2.13.0", path="/p/lib/torch-2.13.0.dist-info/RECORD", how="changed")
     assert not [one for one in found(BROKEN, damage=(notes,)) if one.id == "damage"]

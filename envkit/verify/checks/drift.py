@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from envkit.environments.manifest import Damage, is_harmless
+from envkit.environments.manifest import Damage, is_harmless, opening
 from envkit.environments.venv import normalized
 from envkit.verify.checks.nodes import all_went_well, listing, warned
 from envkit.verify.outcome import FileChange, Ranks, Result
@@ -57,6 +57,10 @@ def damage(ranks: Ranks) -> list[Result]:
     files = [file for file in changed if file.how != "added" or file.path in output or is_always_run(file)]
     if not files:
         return of_host(ranks)
+    if closed := [file for file in files if file.how == "unreadable"]:
+        what = listing([f"{file.path} ({file.access})" for file in closed])
+        of = ", ".join(dict.fromkeys(file.module for file in closed))
+        return [ranks.outcome("damage", "unreadable", what=what, modules=of, command=opening(closed))]
     modules = list(dict.fromkeys(file.module for file in files))
     what = listing([f"{file.path} ({file.how})" for file in files])
     return [ranks.outcome("damage", "found", what=what, modules=", ".join(modules), count=len(files))]
@@ -77,6 +81,9 @@ def broken(ranks: Ranks) -> list[Result]:
     file = ranks.expected.broken
     if file is None:
         return []
+    if file.how == "unreadable":
+        what, command = f"{file.path} ({file.access})", opening([file])
+        return [ranks.outcome("damage", "unused-unreadable", what=what, module=file.module, command=command)]
     return [ranks.outcome("damage", "unused", path=file.path, how=file.how, module=file.module)]
 
 
