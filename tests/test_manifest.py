@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from envkit.environments import manifest
 from envkit.environments.manifest import Damage
@@ -291,4 +292,5 @@ def test_what_may_not_be_read_is_not_called_changed_nor_gone(tree: Tree, name: s
 def test_the_owner_is_told_one_command() -> None:
     files = [Damage(module=MODULE, path=f"/p/lib/{name}", how="unreadable") for name in ("a b", "c")]
     assert manifest.opening(files[:1]) == "chmod a+rX '/p/lib/a b'"
+    assert manifest.opening([replace(files[0], path="/p/lib/libtoy.so.1")]) == "chmod a+rx /p/lib/libtoy.so.1"
     assert manifest.opening(files) == "chmod -R a+rX /p/lib"

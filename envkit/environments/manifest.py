@@ -207,7 +207,8 @@ def unreadable(tree: Tree, module: str, name: str) -> Damage | None:
 def opening(closed: Sequence[Damage]) -> str:
     """Return the command with which the owner of files lets everybody read them; of several, all of their folder."""
     if len(closed) == 1:
-        return f"chmod a+rX {quote(closed[0].path)}"
+        path = closed[0].path  # that of a program or a library may have lost more
+        return f"chmod {'a+rx' if '/bin/' in path or LIBRARY.search(path) else 'a+rX'} {quote(path)}"
     return f"chmod -R a+rX {quote(os.path.commonpath([file.path for file in closed]))}"
 
 

@@ -152,7 +152,7 @@ def test_what_this_user_may_not_read_is_not_built_again() -> None:
     closed = Damage(module="PyTorch/2.13", path="/p/lib/libtorch.so", how="unreadable", access=access)
     first = found(BROKEN, damage=(closed,))[0]
     assert (first.id, first.case, first.commands) == ("damage", "unreadable", ())
-    assert f"/p/lib/libtorch.so ({access})" in first.message and "chmod a+rX /p/lib/libtorch.so" in first.remedy
+    assert f"/p/lib/libtorch.so ({access})" in first.message and "chmod a+rx /p/lib/libtorch.so" in first.remedy
     [told] = [one for one in found(GOOD, broken=closed) if one.id == "damage"]
     assert (told.status, told.case) == ("warn", "unused-unreadable") and access in told.message
     assert not any("repair" in one.remedy for one in (first, told))
