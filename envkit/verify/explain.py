@@ -22,6 +22,7 @@ from envkit.verify.causes import can_be_explained
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected, HostFile, UnusablePlace
 from envkit.verify.package_files import not_as_installed
+from envkit.verify.settings import is_in_search_path
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
@@ -122,10 +123,14 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 
 def is_plain(expected: Expected, ranks: int) -> bool:
-    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job."""
+    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job.
+
+    Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
+    """
     damaged = any(file.how != "added" and not is_harmless(file) for file in expected.damage)
     nowhere = expected.ended_job is not None and not ranks
-    return bool(damaged or expected.host_files or expected.noexec or expected.stopped or nowhere)
+    of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
+    return bool(damaged or of_host or expected.noexec or expected.stopped or nowhere)
 
 
 def explained(

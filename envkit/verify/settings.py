@@ -17,7 +17,7 @@ from envkit.inside.probe.started import ancestors, detect, is_unseen, variables_
 from envkit.knowledge.known import known
 from envkit.launch import hosts, launcher
 from envkit.system import files, process
-from envkit.verify.outcome import EndedJob, SessionLimit, Setting, UnusablePlace
+from envkit.verify.outcome import EndedJob, HostFile, SessionLimit, Setting, UnusablePlace
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
@@ -226,6 +226,12 @@ def commands(settings: Sequence[Setting]) -> Iterator[str]:
         yield f"ulimit -S{setting.name[-1]} hard"
     if of(settings, "packages"):
         yield "export PYTHONNOUSERSITE=1"
+
+
+def is_in_search_path(file: HostFile, settings: Iterable[Setting]) -> bool:
+    """Whether a cut library lies in a folder of the LD_LIBRARY_PATH that is in force."""
+    folders = [word for one in settings if one.name == "LD_LIBRARY_PATH" for word in one.value.split(":") if word]
+    return file.how == "cut" and any(Path(file.path).is_relative_to(folder) for folder in folders)
 
 
 def unwritable(env: Mapping[str, str]) -> Iterator[UnusablePlace]:

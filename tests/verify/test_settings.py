@@ -19,7 +19,7 @@ from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import cut_libraries, interposed, unreachable
+from envkit.verify.explain import cut_libraries, interposed, is_plain, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import INSIDE, MPI_ALONE
@@ -419,6 +419,19 @@ def test_a_preloaded_library_that_stands_before_mpi_is_the_cause_of_a_death_in_i
     dead = replace(DEAD, ended=ended)
     [first, *_] = found((dead, dead, *GOOD[2:]), interposed=(str(before),))
     assert (first.id, first.commands) == ("preloaded-mpi", ("unset LD_PRELOAD",)) and str(before) in first.message
+
+
+def test_a_cut_library_that_ld_library_path_leads_to_is_no_damage_of_the_machine() -> None:
+    cut = HostFile(path="/mine/lib/libmpi.so.40", how="cut")
+    path = Setting(kind="variable", name="LD_LIBRARY_PATH", value="/other:/mine/lib")
+    first = found(BROKEN, host_files=(cut,), settings=(path,))[0]
+    assert (first.case, first.commands) == ("mpi-search-path", ("unset LD_LIBRARY_PATH",))
+    assert "--reinstall" not in first.remedy
+    asked = Expected(size=2, frameworks=("torch",), host_files=(cut,))
+    assert is_plain(asked, 2) and not is_plain(replace(asked, settings=(path,)), 2)  # then it is tried
+    trial = Trial(name="without your settings", without=(path,), passed=True, seconds=1.0, is_least=True)
+    first = found(BROKEN, host_files=(cut,), settings=(path,), trials=(trial,))[0]
+    assert (first.id, first.commands) == ("settings", ("unset LD_LIBRARY_PATH",))
 
 
 def test_a_cut_library_of_an_mpi_is_found_where_the_loader_is_told_to_look(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from envkit.environments.manifest import Damage, is_harmless, opening
 from envkit.environments.venv import normalized
 from envkit.verify.checks.nodes import all_went_well, listing, warned
 from envkit.verify.outcome import FileChange, Ranks, Result
+from envkit.verify.settings import is_in_search_path
 
 
 def drift(ranks: Ranks) -> list[Result]:
@@ -73,6 +74,8 @@ def of_host(ranks: Ranks) -> list[Result]:
         return []
     packages = " ".join(dict.fromkeys(file.package for file in files if file.package))
     values = {"what": listing([str(file) for file in files]), "path": files[0].path, "packages": packages}
+    if all(is_in_search_path(file, ranks.expected.settings) for file in files):
+        return [ranks.outcome("damage", "mpi-search-path", **values)]
     return [ranks.outcome("damage", "mpi-package" if packages else "mpi", **values)]
 
 
