@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -59,17 +61,30 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
     )
 
 
-def unreachable(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusablePlace]:
-    """The hosts that were named and that ssh does not reach without being asked anything, all tried at once."""
+def unreachable(hosts: Mapping[str, str], env: Mapping[str, str]) -> list[UnusablePlace]:
+    """Those of some hosts that ssh does not reach without being asked anything, all tried at once.
+
+    Of each host the file that names it is given, "" where whoever verifies has.
+    """
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}"]
 
     def tried(host: str) -> UnusablePlace | None:
         done = process.capture([*words, host, "true"], env=env, timeout_s=2 * SSH_S)
         lines = done.stderr.strip().splitlines()
-        return UnusablePlace(path=host, error=lines[-1] if lines else f"status {done.status}") if done.status else None
+        error = lines[-1] if lines else f"status {done.status}"
+        return UnusablePlace(path=host, error=error, where=hosts[host]) if done.status else None
 
     with ThreadPoolExecutor(MOST_HOSTS) as pool:
-        return [place for place in pool.map(tried, [host for host, _ in wanted.hosts][:MOST_HOSTS]) if place]
+        return [place for place in pool.map(tried, [*hosts][:MOST_HOSTS]) if place]
+
+
+def asked_hosts(wanted: LaunchRequest, target: Target, said: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The hosts that were named; else those of Open MPI's default hostfile that the launcher spoke of, and the file."""
+    if wanted.hosts or not is_open_mpi(target):
+        return {host: "" for host, _ in wanted.hosts}
+    own = {"localhost", os.uname().nodename, os.uname().nodename.partition(".")[0]}
+    named = settings.default_hosts(mpi_libraries(target), env)
+    return {host: file for host, file in named if host not in own and re.search(rf"\b{re.escape(host)}\b", said)}
 
 
 def is_before_init(report: Report) -> bool:
@@ -123,14 +138,16 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 
 def is_plain(expected: Expected, ranks: int) -> bool:
-    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job.
+    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job,
+    a host that a file names and that does not answer.
 
     Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
     """
     damaged = any(file.how != "added" and not is_harmless(file) for file in expected.damage)
     nowhere = expected.ended_job is not None and not ranks
     of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
-    return bool(damaged or of_host or expected.noexec or expected.stopped or nowhere)
+    listed = any(host.where for host in expected.mute)
+    return bool(damaged or of_host or listed or expected.noexec or expected.stopped or nowhere)
 
 
 def explained(
@@ -151,7 +168,8 @@ def explained(
     """
     expected = seen(expected, target, env)
     if not report.ranks:
-        expected = replace(expected, mute=tuple(unreachable(wanted, env)))
+        hosts = asked_hosts(wanted, target, expected.launcher_said, env)
+        expected = replace(expected, mute=tuple(unreachable(hosts, env)))
     if options.quick or is_plain(expected, len(report.ranks)) or not any(map(can_be_explained, report.results)):
         return expected
     first = f"{report.cause.id}: {report.cause.message}" if report.cause else ""

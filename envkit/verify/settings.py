@@ -93,9 +93,28 @@ def lines(env: Mapping[str, str]) -> Iterator[Setting]:
 
 def of_machine(libraries: Iterable[str]) -> list[Setting]:
     """The lines of the machine's own settings of Open MPI, and of those beside its libraries."""
+    return [
+        line for place in machine_folders(libraries) for line in lines_of(place / "openmpi-mca-params.conf", "machine")
+    ]
+
+
+def default_hosts(libraries: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the hosts that Open MPI starts ranks on where nobody names any, each with the file that names it."""
+    table = known("settings")["default_hostfile"]
+    lines_set = [*lines(env), *of_machine(libraries)]
+    named = [env.get(f"OMPI_MCA_{table['setting']}"), *(s.value for s in lines_set if s.name == table["setting"])]
+    places = [place / table["file"] for place in machine_folders(libraries)]
+    chosen = [Path(name) for name in named if name][:1] or places
+    for path in chosen:
+        words = (line.partition("#")[0].split() for line in text(path).splitlines())
+        for host in dict.fromkeys(each[0].partition(":")[0] for each in words if each):
+            yield host, str(path)
+
+
+def machine_folders(libraries: Iterable[str]) -> list[Path]:
+    """Return the folders of the machine's own settings of Open MPI, and those beside its libraries."""
     beside = (Path(library).resolve().parents[1] / "etc" for library in libraries)
-    places = dict.fromkeys((*map(Path, known("settings")["machine"]), *beside))
-    return [line for place in places for line in lines_of(place / "openmpi-mca-params.conf", "machine")]
+    return list(dict.fromkeys((*map(Path, known("settings")["machine"]), *beside)))
 
 
 def lines_of(path: Path, kind: str) -> Iterator[Setting]:

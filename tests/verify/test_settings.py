@@ -8,7 +8,8 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -19,13 +20,16 @@ from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import cut_libraries, interposed, is_plain, unreachable
+from envkit.verify.explain import asked_hosts, cut_libraries, interposed, is_plain, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import INSIDE, MPI_ALONE
 
 from . import recorded
 from .compile_c import shared_object
+
+if TYPE_CHECKING:
+    from envkit.verify.target import Target
 
 GOOD = recorded.case("pytorch-4ranks").facts
 ASKED = Expected(size=4, frameworks=("torch",), environment="toy-cpu --prefix /p")
@@ -343,14 +347,30 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
-    wanted = LaunchRequest(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
-    found_mute = unreachable(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found_mute = unreachable({"up": "", "down": "", "gone": ""}, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
         ("gone", "ssh: Could not resolve hostname gone"),
     ]
     first = found((), mute=tuple(found_mute), launcher_status=1, launcher_said="ssh: connect to host down port 22")[0]
     assert first.id == "hosts" and "down (ssh: Could not" in first.message and "gone" in first.message
+
+
+def test_a_host_of_the_default_hostfile_that_does_not_answer_is_named_with_that_file(tmp_path: Path) -> None:
+    file, target = tmp_path / "hosts", cast("Target", SimpleNamespace(known_mpi=None, built=None))
+    file.write_text("# nodes\nnode1 slots=4\nnode2:2 # new\nlocalhost\n")
+    said, env = (
+        "ssh: Could not resolve hostname node2: unknown; localhost",
+        {"OMPI_MCA_orte_default_hostfile": str(file)},
+    )
+    wanted = LaunchRequest(ranks=2, hosts=())
+    assert asked_hosts(wanted, target, said, env) == {"node2": str(file)}
+    assert asked_hosts(LaunchRequest(ranks=2, hosts=(("node1", 1),)), target, said, env) == {"node1": ""}
+    mute = (UnusablePlace(path="node2", error="unknown", where=str(file)),)
+    first = found((), mute=mute, launcher_status=1, launcher_said=said)[0]
+    assert (first.id, first.commands) == ("hosts", ("export OMPI_MCA_orte_default_hostfile=none",))
+    assert "node2" in first.message and str(file) in first.message
+    assert is_plain(Expected(size=2, frameworks=("torch",), mute=mute), 0)
 
 
 @pytest.mark.parametrize(("passed", "case"), [(True, "mpi-passes"), (False, "mpi-fails")])

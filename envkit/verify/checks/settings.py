@@ -125,6 +125,9 @@ def places(ranks: Ranks) -> list[Result]:
 
 def hosts(ranks: Ranks) -> list[Result]:
     """The hosts that ssh does not reach."""
+    if listed := next((host for host in ranks.expected.mute if host.where), None):
+        values = {"host": listed.path, "error": listed.error, "path": listed.where}
+        return [ranks.outcome("hosts", "default-hostfile", **values)]
     mute = [f"{host.path} ({host.error})" for host in ranks.expected.mute]
     return [ranks.outcome("hosts", "mute", hosts=", ".join(mute), host=ranks.expected.mute[0].path)] if mute else []
 
