@@ -22,7 +22,7 @@ from envkit.system import process
 from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected, HostFile, UnusablePlace
+from envkit.verify.outcome import Expected, HostFile, Setting, UnusablePlace
 from envkit.verify.package_files import not_as_installed
 from envkit.verify.settings import is_in_search_path
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
@@ -58,7 +58,15 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
         ended_job=settings.ended_job(env),
         noexec=tuple(target.noexec()),
         interposed=tuple(interposed(env)),
+        unknown=tuple(settings.of_unknown_components(expected.launcher_said, all_of_mpi(target, env))),
     )
+
+
+def all_of_mpi(target: Target, env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the settings in force, the machine's own of Open MPI among them."""
+    yield from settings.in_force(env)
+    if is_open_mpi(target):
+        yield from settings.of_machine(mpi_libraries(target))
 
 
 def unreachable(hosts: Mapping[str, str], env: Mapping[str, str]) -> list[UnusablePlace]:
@@ -185,6 +193,7 @@ def explained(
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=report.has_fabric,
+        named=expected.unknown,
         inside=image_launch.may_start_its_own(target.inside, target.mpi(env), wanted, env, options.mpi_model),
         again_first=not telling or failed_s < QUICK_S,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",

@@ -98,6 +98,15 @@ def of_machine(libraries: Iterable[str]) -> list[Setting]:
     ]
 
 
+def of_unknown_components(said: str, in_force: Iterable[Setting]) -> Iterator[Setting]:
+    """Yield those of some settings that ask Open MPI for a component which it says that it lacks."""
+    told = {match.groups() for match in re.finditer(known("settings")["unknown_component"], said)}
+    for setting in in_force:
+        framework = setting.name.removeprefix("OMPI_MCA_")
+        if any((framework, word) in told for word in setting.value.lstrip("^").split(",")):
+            yield setting
+
+
 def default_hosts(libraries: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the hosts that Open MPI starts ranks on where nobody names any, each with the file that names it."""
     table = known("settings")["default_hostfile"]
@@ -224,9 +233,9 @@ def stand_in(real: Path, home: Path, files: Mapping[Path, Sequence[Setting]]) ->
 
 def without_lines(file: Path, dropped: Iterable[Setting]) -> str:
     """A file of settings without some of its lines."""
-    names = {setting.name for setting in dropped}
-    kept = [line for line in text(file).splitlines() if not (match := LINE.fullmatch(line)) or match[1] not in names]
-    return "".join(f"{line}\n" for line in kept)
+    gone = {(setting.name, setting.value) for setting in dropped}
+    matches = ((line, LINE.fullmatch(line.partition("#")[0])) for line in text(file).splitlines())
+    return "".join(f"{line}\n" for line, match in matches if not match or match.groups() not in gone)
 
 
 def commands(settings: Sequence[Setting]) -> Iterator[str]:
@@ -234,17 +243,32 @@ def commands(settings: Sequence[Setting]) -> Iterator[str]:
     if names := [setting.name for setting in of(settings, "variable")]:
         yield f"unset {' '.join(names)}"
     for setting in of(settings, "machine"):
-        if not os.access(setting.where, os.W_OK):  # Open MPI then reads the user's own alone
-            yield 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
+        if not os.access(setting.where, os.W_OK):
+            yield in_place_of(setting)
     own = [line for line in of(settings, "machine") if os.access(line.where, os.W_OK)]
     for setting in (*of(settings, "line"), *own):
-        yield f"sed -i.before '/^[[:space:]]*{setting.name}[[:space:]]*=/d' {shlex.quote(setting.where)}"
+        value = re.sub(r"([][\\.*^$/+?(){}|])", r"\\\1", setting.value)
+        pattern = rf"/^\s*{setting.name}\s*=\s*{value}\s*(#.*)?$/d"
+        yield f"sed -E -i.before {shlex.quote(pattern)} {shlex.quote(setting.where)}"
     for setting in of(settings, "folder"):
         yield f"PATH=$(printf %s \"$PATH\" | tr : '\\n' | grep -vxF {shlex.quote(setting.where)} | paste -sd:)"
     for setting in of(settings, "limit"):
         yield f"ulimit -S{setting.name[-1]} hard"
     if of(settings, "packages"):
         yield "export PYTHONNOUSERSITE=1"
+
+
+def in_place_of(setting: Setting) -> str:
+    """Return what to type where a line of a file of the machine's is not to count and may not be removed."""
+    if values := [value for value in values_of(setting) if value != setting.value]:
+        return f"export OMPI_MCA_{setting.name}={shlex.quote(values[-1])}"
+    return 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'  # it reads the user's own alone
+
+
+def values_of(setting: Setting) -> list[str]:
+    """Return what the lines of a setting's file give it, the last of which counts."""
+    matches = (LINE.fullmatch(line.partition("#")[0]) for line in text(Path(setting.where)).splitlines())
+    return [match[2] for match in matches if match and match[1] == setting.name]
 
 
 def is_in_search_path(file: HostFile, settings: Iterable[Setting]) -> bool:

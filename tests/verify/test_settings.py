@@ -23,7 +23,7 @@ from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.explain import asked_hosts, cut_libraries, interposed, is_plain, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
-from envkit.verify.trials import INSIDE, MPI_ALONE
+from envkit.verify.trials import INSIDE, MPI_ALONE, NAMED
 
 from . import recorded
 from .compile_c import shared_object
@@ -205,8 +205,48 @@ def test_being_without_a_setting_of_the_machine(home: Path, tmp_path: Path) -> N
     other.mkdir()
     left = settings.without({"HOME": str(home)}, mine[1:], other)
     own, copy = left["OMPI_MCA_mca_base_param_files"].split(",")
-    assert own == f"{home}/.openmpi/mca-params.conf" and Path(copy).read_text() == "btl = ^ofi\n"
-    assert list(settings.commands(mine[1:])) == [f"sed -i.before '/^[[:space:]]*pml[[:space:]]*=/d' {mine[1].where}"]
+    assert own == f"{home}/.openmpi/mca-params.conf" and Path(copy).read_text() == "btl = ^ofi\npml = ob1\n"
+    assert list(settings.commands(mine[1:])) == [rf"sed -E -i.before '/^\s*pml\s*=\s*ucx\s*(#.*)?$/d' {mine[1].where}"]
+
+
+LACKS = """A requested component was not found, or was unable to be opened.  This
+means that this component is either not installed or is unable to be used.
+
+Host:      n1
+Framework: pml
+Component: nope
+"""
+
+
+def test_open_mpi_says_which_setting_asks_for_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "openmpi-mca-params.conf"
+    file.write_text("pml = ^ucx\n# pml = nope\nosc = nope\npml = nope # mine\nbtl = ^nope.so\n")
+    all_lines = list(settings.lines_of(file, "machine"))
+    [unknown] = settings.of_unknown_components(LACKS, all_lines)
+    assert (unknown.name, unknown.value) == ("pml", "nope")
+    variable = Setting(kind="variable", name="OMPI_MCA_pml", value="ob1,nope")
+    assert list(settings.of_unknown_components(LACKS, [variable])) == [variable]
+    [command] = settings.commands([unknown])
+    subprocess.run(command, shell=True, check=True)
+    assert file.read_text() == "pml = ^ucx\n# pml = nope\nosc = nope\nbtl = ^nope.so\n"
+    file.write_text("pml = ^ucx\npml = nope\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert list(settings.commands([unknown])) == ["export OMPI_MCA_pml='^ucx'"]
+    file.write_text("pml = nope\n")
+    assert list(settings.commands([unknown])) == [
+        'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
+    ]
+
+
+def test_a_setting_that_open_mpi_names_is_the_cause_unless_a_trial_says_otherwise() -> None:
+    unknown = Setting(kind="machine", name="pml", value="nope", where="/etc/openmpi/openmpi-mca-params.conf")
+    first = found(BROKEN, unknown=(unknown,))[0]
+    assert (first.id, first.case) == ("settings", "unknown") and "pml=nope (set in /etc" in first.message
+    trial = Trial(name=NAMED, without=(unknown,), passed=True, seconds=1.0, is_least=True)
+    assert found(BROKEN, unknown=(unknown,), trials=(trial,))[0].case == "without"
+    assert (
+        found(BROKEN, unknown=(unknown,), trials=(replace(trial, passed=False, is_least=False),))[0].id == "rank-died"
+    )
 
 
 def test_the_commands_do_what_the_trial_did(home: Path) -> None:
@@ -267,7 +307,9 @@ def test_a_setting_without_which_the_ranks_pass_is_the_cause() -> None:
     first = found(BROKEN, settings=(BTL, LINE), trials=trials)[0]
     assert (first.id, first.case) == ("settings", "without")
     assert first.message == "the ranks pass without btl=openib (set in /home/me/.openmpi/mca-params.conf)"
-    assert first.commands == ("sed -i.before '/^[[:space:]]*btl[[:space:]]*=/d' /home/me/.openmpi/mca-params.conf",)
+    assert first.commands == (
+        r"sed -E -i.before '/^\s*btl\s*=\s*openib\s*(#.*)?$/d' /home/me/.openmpi/mca-params.conf",
+    )
 
 
 def test_where_no_rank_started_it_is_said_that_they_start() -> None:

@@ -12,7 +12,7 @@ from envkit.verify.checks.nodes import warned
 from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial
 from envkit.verify.settings import commands, is_harmless
-from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE
+from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE, NAMED
 
 SHOWN = 4
 CASES = {
@@ -30,6 +30,10 @@ def settings(ranks: Ranks) -> list[Result]:
     for trial in ranks.expected.trials:
         if trial.is_least:
             return [proven(ranks, trial)]
+    if ranks.expected.unknown and not any(trial.name == NAMED for trial in ranks.expected.trials):
+        unknown = ranks.expected.unknown
+        result = ranks.outcome("settings", "unknown", settings=listed(unknown), where=places_of(unknown))
+        return [replace(result, commands=tuple(commands(unknown)))]
     in_force = [setting for setting in ranks.expected.settings if not is_harmless(setting) and not is_python(setting)]
     return [ranks.outcome("settings", "in-force", settings=listed(in_force))] if in_force else []
 
@@ -42,11 +46,17 @@ def is_python(setting: Setting) -> bool:
 def proven(ranks: Ranks, trial: Trial) -> Result:
     """The result for a trial that passed without some settings."""
     named = listed(trial.without)
-    files = list(dict.fromkeys(setting.where for setting in trial.without if setting.kind in ("line", "machine")))
-    where = f"; {', '.join(files)} has it" if files else ""
-    case = "without" if len(trial.without) == 1 else "together"
-    result = ranks.outcome("settings", case, settings=named, where=where, verb=verb(ranks))
+    case = "without" if len(trial.without) == 1 or trial.name == NAMED else "together"
+    result = ranks.outcome("settings", case, settings=named, where=places_of(trial.without), verb=verb(ranks))
     return replace(result, commands=tuple(commands(trial.without)))
+
+
+def places_of(settings: Sequence[Setting]) -> str:
+    """Say which files have the settings, and who can take them out where the user cannot."""
+    files = list(dict.fromkeys(setting.where for setting in settings if setting.kind in ("line", "machine")))
+    is_ours = all(setting.kind != "machine" for setting in settings)
+    who = "" if is_ours else ", and whoever may write to it can take it out for all"
+    return f"; {', '.join(files)} has it{who}" if files else ""
 
 
 def verb(ranks: Ranks) -> str:
