@@ -147,7 +147,7 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 def is_plain(expected: Expected, ranks: int) -> bool:
     """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job,
-    a host that a file names and that does not answer.
+    a host that a file names and that does not answer, a TMPDIR that is of no use.
 
     Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
     """
@@ -155,7 +155,8 @@ def is_plain(expected: Expected, ranks: int) -> bool:
     nowhere = expected.ended_job is not None and not ranks
     of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
     listed = any(host.where for host in expected.mute)
-    return bool(damaged or of_host or listed or expected.noexec or expected.stopped or nowhere)
+    no_place = not ranks and settings.own_place(expected) is not None
+    return bool(damaged or of_host or listed or no_place or expected.noexec or expected.stopped or nowhere)
 
 
 def explained(

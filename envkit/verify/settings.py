@@ -17,7 +17,7 @@ from envkit.inside.probe.started import ancestors, detect, is_unseen, variables_
 from envkit.knowledge.known import known
 from envkit.launch import hosts, launcher
 from envkit.system import files, process
-from envkit.verify.outcome import EndedJob, HostFile, SessionLimit, Setting, UnusablePlace
+from envkit.verify.outcome import EndedJob, Expected, HostFile, SessionLimit, Setting, UnusablePlace
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
@@ -288,6 +288,13 @@ def unwritable(env: Mapping[str, str]) -> Iterator[UnusablePlace]:
             if error.errno == errno.EFBIG:  # the session's own limit
                 continue
             yield UnusablePlace(path=folder, error=error.strerror or str(error))
+
+
+def own_place(expected: Expected) -> UnusablePlace | None:
+    """The folder that TMPDIR names where it cannot be written to, and /tmp can."""
+    named = [one.value for one in expected.settings if one.kind == "variable" and one.name == "TMPDIR"]
+    unusable = {place.path: place for place in expected.places}
+    return unusable.get(named[0]) if named and "/tmp" not in unusable else None  # noqa: S108
 
 
 def is_hopeless() -> bool:

@@ -291,6 +291,19 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert not list(settings.unwritable({"TMPDIR": str(tmp_path)}))
 
 
+def test_the_folder_that_tmpdir_names_is_told_for_what_it_is() -> None:
+    named = Setting(kind="variable", name="TMPDIR", value="/scratch/ada")
+    for error, case in ((os.strerror(2), "missing"), ("Read-only file system", "of-user")):
+        place = UnusablePlace(path="/scratch/ada", error=error)
+        first = found((), places=(place,), settings=(named,), launcher_status=1)[0]
+        assert (first.id, first.case, first.commands) == ("places", case, ("unset TMPDIR",))
+        assert "TMPDIR" in first.message and "/scratch/ada" in first.message
+        asked = Expected(size=2, frameworks=("torch",), places=(place,), settings=(named,))
+        assert is_plain(asked, 0) and not is_plain(asked, 2)
+        full = UnusablePlace(path="/tmp", error="No space left on device")
+        assert not is_plain(replace(asked, places=(place, full)), 0)
+
+
 def found(facts: tuple[RankFacts, ...], **asked: Any) -> list[Result]:
     return check(facts, replace(ASKED, **asked))
 

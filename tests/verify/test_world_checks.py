@@ -14,6 +14,7 @@ from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
 from envkit.verify.facts import Ended, Fact, Machine, Phase, RankFacts, Started, World
+from envkit.verify.outcome import Setting
 from envkit.verify.presence import GONE, LATE, STOPPED, Absent
 
 from . import recorded
@@ -522,6 +523,15 @@ def test_a_rank_that_was_killed_before_it_left_a_record_is_named(said: str) -> N
     crashed = replace(asked, launcher_said=said.replace(" 9 (Killed)", " 11 (Segmentation fault)"))
     [died] = [result for result in check(told, crashed) if result.id == "rank-died"]
     assert "rank 1 on n1 was ended by SIGSEGV" in died.message
+
+
+def test_a_launcher_without_room_resumes_nothing() -> None:
+    tmpdir = Setting(kind="variable", name="TMPDIR", value="/scratch")
+    said = "mkdir failed:\n  Error:     No space left on device\n"
+    [result] = [one for one in check([], replace(ASKED, launcher_status=1, launcher_said=said, settings=(tmpdir,)))
+                if one.id == "launcher-ended"]  # fmt: skip
+    assert result.case == "no-room" and "/scratch" in result.cause and "df -i /scratch" in result.remedy
+    assert "resumes" not in result.remedy and result.message.endswith("it said: Error: No space left on device")
 
 
 def test_nobody_told_a_launcher_to_end_that_says_which_rank_was_killed() -> None:

@@ -107,11 +107,20 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], text):
         program = PurePath(ranks.expected.launcher).name or "the launcher"
         return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
+    if status and (full := re.search(catalogue()["launcher-ended"]["no-room"]["pattern"], text)):
+        values = {"status": status, "line": " ".join(full[0].split()), "path": temporary_folder(ranks)}
+        return [ranks.outcome("launcher-ended", "no-room", **values)]
     cause = first_cause(text.splitlines()) if status else None
     if cause is not None and cause.certainty is not Certainty.UNKNOWN:
         values = {"line": cause.line, "cause": cause.cause, "remedy": cause.fix}
         return [ranks.outcome("launcher-ended", "known", status=status, **values)]
     return [ranks.outcome("launcher-ended", "fail" if status else "pass", status=status)]
+
+
+def temporary_folder(ranks: Ranks) -> str:
+    """The folder for temporary files, as far as the settings tell."""
+    named = [setting.value for setting in ranks.expected.settings if setting.name == "TMPDIR"]
+    return named[0] if named else "/tmp"  # noqa: S108
 
 
 def rank_died(ranks: Ranks) -> list[Result]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -10,8 +12,8 @@ from msgspec.structs import replace
 from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import warned
 from envkit.verify.facts import RankFacts
-from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial
-from envkit.verify.settings import commands, is_harmless
+from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial, UnusablePlace
+from envkit.verify.settings import commands, is_harmless, own_place
 from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE, NAMED
 
 SHOWN = 4
@@ -126,11 +128,21 @@ def places(ranks: Ranks) -> list[Result]:
     if ranks.expected.noexec:
         return [ranks.outcome("places", "noexec", path=ranks.expected.noexec[0])]
     folders = ranks.expected.places
-    cases = ["shared-memory" if folder.path == "/dev/shm" else "unwritable" for folder in folders]  # noqa: S108
-    return [
-        ranks.outcome("places", case, path=folder.path, error=folder.error)
-        for case, folder in zip(cases, folders, strict=True)
-    ]
+    own = own_place(ranks.expected)
+    return [of_own_place(ranks, folder) if folder is own else of_place(ranks, folder) for folder in folders]
+
+
+def of_place(ranks: Ranks, folder: UnusablePlace) -> Result:
+    """The result for a folder that everybody has."""
+    case = "shared-memory" if folder.path == "/dev/shm" else "unwritable"  # noqa: S108
+    return ranks.outcome("places", case, path=folder.path, error=folder.error)
+
+
+def of_own_place(ranks: Ranks, folder: UnusablePlace) -> Result:
+    """The result for the folder that TMPDIR names, where /tmp would do."""
+    case = "missing" if folder.error == os.strerror(errno.ENOENT) else "of-user"
+    result = ranks.outcome("places", case, path=folder.path, error=folder.error)
+    return replace(result, commands=("unset TMPDIR",))
 
 
 def hosts(ranks: Ranks) -> list[Result]:
