@@ -2,15 +2,15 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
 
-from envkit.environments import manifest, receipt, trust
-from envkit.environments.manifest import Damage, Measure
+from envkit.environments import receipt, trust
+from envkit.environments.manifest import Measure
 from envkit.environments.name_syntax import shown
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
@@ -43,8 +43,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     say(console, f"{environment.name} is damaged: {lost}." if lost else f"{environment.name} is damaged:")
     for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
         say(console, line)
-    if closed := [damage for damage in damaged if damage.how == "unreadable"]:
-        raise not_readable(environment.name, closed)
+    install.require_readable(environment.name, damaged)
     if is_dry:
         say(console, f"Build it again with 'envkit repair {environment.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
@@ -63,16 +62,6 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     with install.stoppable():
         report = install.install_now(request, console)
     return 0 if report is None or report.verdict == "pass" else 1
-
-
-def not_readable(name: str, closed: Sequence[Damage]) -> EnvironmentDamaged:
-    """Return what is to be said of files that this user may not read: whether they are whole is not seen."""
-    first, more = closed[0], f" and {len(closed) - 1} more" if closed[1:] else ""
-    return EnvironmentDamaged(
-        what=f"{name} may be whole: you may not read {shown(first.path)} ({first.access}){more}.",
-        why="What cannot be read cannot be compared; building it again would not change who may read it.",
-        fix=f"Have its owner, or an administrator, run: {manifest.opening(closed)}",
-    )
 
 
 def asked(prefix: Prefix, root: Path, environment: Receipt) -> Request:
