@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from envkit.environments import manifest
 from envkit.environments.manifest import Damage
@@ -262,3 +265,32 @@ def test_of_many_each_is_asked_in_its_order_and_none_after_one_that_fails() -> N
     with pytest.raises(ZeroDivisionError):
         manifest.at_once(failing, range(4000))
     assert len(asked) < 2000
+
+
+@pytest.mark.parametrize("name", ["lib/libtoy.so.1", f"{SITE}/toy/data.json", "lib", f"{SITE}/toy"])
+def test_what_may_not_be_read_is_not_called_changed_nor_gone(tree: Tree, name: str) -> None:
+    top(tree, name).chmod(0)
+    script = (
+        "from pathlib import Path; import sys; from envkit.environments import manifest, prefix\n"
+        "tree, module = prefix.Tree(root=Path(sys.argv[1])), sys.argv[2]\n"
+        "for how in ({'digests': False}, {}, {'every': True}):\n"
+        "    print(*[(one.how, one.path, one.access) for one in manifest.damage(tree, [module], **how)])\n"
+        "first = manifest.broken(tree, [module])\nprint(first.how if first else '')"
+    )
+    without = (
+        ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"] if not os.geteuid() else []
+    )
+    argv = [*without, sys.executable, "-c", script, str(tree.root), MODULE]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    finally:
+        top(tree, name).chmod(0o755)
+    told = f"('unreadable', '{top(tree, name)}', 'mode 000, owner {manifest.owner(os.geteuid())}')"
+    assert done.stdout.splitlines() == [told] * 3 + ["" if "toy" in name and "lib/lib" not in name else "unreadable"]
+
+
+def test_the_owner_is_told_one_command() -> None:
+    files = [Damage(module=MODULE, path=f"/p/lib/{name}", how="unreadable") for name in ("a b", "c")]
+    assert manifest.opening(files[:1]) == "chmod a+rX '/p/lib/a b'"
+    assert manifest.opening([replace(files[0], path="/p/lib/libtoy.so.1")]) == "chmod a+rx /p/lib/libtoy.so.1"
+    assert manifest.opening(files) == "chmod -R a+rX /p/lib"

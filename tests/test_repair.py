@@ -223,3 +223,18 @@ def test_a_good_one_of_another_prefix_is_named(
     capsys.readouterr()
     assert run(["show", "toy-cpu"]) == 6
     assert "Or take" not in capsys.readouterr().err
+
+
+def test_what_may_not_be_read_is_not_built_again(
+    prefix: Prefix, made: ModuleReceipt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tree_of(made).software / "Toy/1.0/file"
+    path.chmod(0o600)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda name, *_, **how: Path(name) != path and access(name, os.F_OK))
+    with pytest.raises(EnvironmentDamaged) as raised:
+        look(prefix, capsys)
+    assert f"you may not read {path} (mode 600, owner " in raised.value.what
+    assert raised.value.fix.endswith(f"chmod a+rX {path}") and "repair" not in raised.value.fix
+    assert f"unreadable {path}" in capsys.readouterr().out
+    assert "may not be read by you" in listing.SAID["unreadable"]

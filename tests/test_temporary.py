@@ -13,7 +13,7 @@ from envkit.eessi import sessions
 from envkit.errors import HostProblem
 from envkit.inside.probe import node
 from envkit.inside.probe.started import Started
-from envkit.system import temporary
+from envkit.system import files, temporary
 from envkit.verify import session
 
 
@@ -165,3 +165,15 @@ def test_what_a_process_still_uses_stays(tmp_path: Path) -> None:
     used.mkdir()
     temporary.sweep([tmp_path, tmp_path / "nowhere"])
     assert used.exists()
+
+
+def test_a_home_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert temporary.secret() == b""
+    with pytest.raises(FileNotFoundError):
+        files.make_private(tmp_path / "gone/.local/state/envkit")
+    assert not (tmp_path / "gone").exists()
+    files.make_private(tmp_path / "elsewhere/envkit")
+    assert (tmp_path / "elsewhere/envkit").is_dir()

@@ -157,11 +157,11 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     if settings.upstream_tests:
         get_tests(goal, settings)
     from envkit.report.paper import is_quiet
+    from envkit.verify.progress_line import Reminder, Waiting
 
     if is_quiet() or not sys.stderr.isatty():
-        return show(launch.verify(goal, start, settings, tell=tell, tests=titles()))
-    from envkit.verify.progress_line import Waiting
-
+        reminder = Reminder(tell, start.ranks)
+        return show(launch.verify(goal, start, settings, watch=reminder.look, tell=tell, tests=titles()))
     waiting = Waiting(sys.stderr, start.ranks)
     try:
         report = launch.verify(

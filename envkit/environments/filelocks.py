@@ -62,8 +62,7 @@ def not_cleaned(tree: Tree) -> Iterator[None]:
     """
     with ExitStack() as stack:
         shared = cleaning_caches()
-        with suppress(OSError):  # where there can be no cache; a home that is not there is not made
-            Path.home().stat()
+        with suppress(OSError):  # where there can be no cache
             files.make_private(shared.parent)
             require_free(stack.enter_context(replaced.locked(shared, fcntl.LOCK_SH, PATIENCE_S)), shared)
         own = cleaning(tree)

@@ -11,12 +11,14 @@ somebody else can change who is not trusted counts as damaged, too, whatever it 
 
 import hashlib
 import os
+import pwd
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import msgspec
@@ -58,11 +60,16 @@ class FileManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a module that is not as it was when that was built, or is open to others."""
+    """A file of a module that is not as it was when that was built, or is open to others.
+
+    One that is ``unreadable`` may be as it was: this user may not read it, or the folder that ``path`` is. ``access``
+    says whose it is, and its mode.
+    """
 
     module: str
     path: str
-    how: Literal["gone", "changed", "added", "open to others"]
+    how: Literal["gone", "changed", "added", "open to others", "unreadable"]
+    access: str = ""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +146,9 @@ def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterato
     try:
         manifest = None if is_behind(tree, module) else read(tree, module)
     except ValueError:
-        yield Damage(module=module, path=str(path_of(tree, module)), how="changed")
+        yield unreadable(tree, module, replaced.manifest(module)) or Damage(
+            module=module, path=str(path_of(tree, module)), how="changed"
+        )
         return
     if manifest is None:
         return
@@ -155,13 +164,60 @@ def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterato
     others = {name for name in both if is_other(manifest.files[name], *present[name], is_read=False)}
     read_too = [name for name in both if name not in others and (every or (digests and is_touched(name)))]
     others |= {name for name, is_changed in zip(read_too, at_once(differs, read_too), strict=True) if is_changed}
-    for name in manifest.files:
-        if name in others:
-            yield Damage(module=module, path=str(tree.root / name), how="changed")
-        elif name not in present and not is_cached(name):
-            yield Damage(module=module, path=str(tree.root / name), how="gone")
+    closed = set[str]()
+    for name, file in manifest.files.items():
+        found = present.get(name)
+        is_other_size = found is not None and found[1].st_size != file.size
+        is_in_doubt = name in others or ((found is None or is_private(found[1])) and not is_cached(name))
+        if not is_in_doubt:
+            continue
+        if not is_other_size and (shut := unreadable(tree, module, name)):
+            if shut.path not in closed:
+                closed.add(shut.path)
+                yield shut
+        elif name in others or found is None:
+            yield Damage(module=module, path=str(tree.root / name), how="changed" if found else "gone")
     for name in sorted(added(manifest, present)):
         yield Damage(module=module, path=str(tree.root / name), how="added")
+
+
+def is_private(state: os.stat_result) -> bool:
+    """Say whether some users may not read a plain file."""
+    return stat.S_ISREG(state.st_mode) and state.st_mode & READABLE != READABLE
+
+
+def unreadable(tree: Tree, module: str, name: str) -> Damage | None:
+    """Return the file of a tree, or the first folder above it in the tree, that is there and this user may not read."""
+    path = tree.root
+    for part in Path(name).parts:
+        path /= part
+        try:
+            state = path.lstat()
+        except OSError:
+            return None
+        if stat.S_ISLNK(state.st_mode):
+            return None
+        wanted = os.R_OK | os.X_OK if stat.S_ISDIR(state.st_mode) else os.R_OK
+        if not os.access(path, wanted, effective_ids=True):
+            access = f"mode {stat.S_IMODE(state.st_mode):03o}, owner {owner(state.st_uid)}"
+            return Damage(module=module, path=str(path), how="unreadable", access=access)
+    return None
+
+
+def opening(closed: Sequence[Damage]) -> str:
+    """Return the command with which the owner of files lets everybody read them; of several, all of their folder."""
+    if len(closed) == 1:
+        path = closed[0].path  # that of a program or a library may have lost more
+        return f"chmod {'a+rx' if '/bin/' in path or LIBRARY.search(path) else 'a+rX'} {quote(path)}"
+    return f"chmod -R a+rX {quote(os.path.commonpath([file.path for file in closed]))}"
+
+
+def owner(number: int) -> str:
+    """Return the name of a user; the number of one that has none here."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
@@ -174,16 +230,20 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
         try:
             manifest = None if is_behind(tree, module) else read(tree, module)
         except ValueError:
-            return Damage(module=module, path=str(path_of(tree, module)), how="changed")
+            shut = unreadable(tree, module, replaced.manifest(module))
+            return shut or Damage(module=module, path=str(path_of(tree, module)), how="changed")
         for name, file in manifest.files.items() if manifest else ():
             if file.is_program or "/bin/" in name or name.startswith("modules/") or LIBRARY.search(name):
                 path = f"{tree.root}/{name}"
                 try:
                     state = os.lstat(path)
                 except OSError:
-                    return Damage(module=module, path=path, how="gone")
+                    return unreadable(tree, module, name) or Damage(module=module, path=path, how="gone")
                 if is_other(file, path, state, is_read=False):
-                    return Damage(module=module, path=path, how="changed")
+                    shut = unreadable(tree, module, name) if state.st_size == file.size else None
+                    return shut or Damage(module=module, path=path, how="changed")
+                if is_private(state) and (shut := unreadable(tree, module, name)):
+                    return shut
                 if who(state, path) is not None:
                     return Damage(module=module, path=path, how="open to others")
                 if stat.S_ISLNK(state.st_mode) and "/bin/" in name and is_dangling(path):

@@ -16,13 +16,14 @@ from rich.console import Console
 
 from envkit.apptainer import method as apptainer
 from envkit.environments import activation, filelocks, lockfile, receipt, replaced, trust
-from envkit.environments.manifest import Damage
+from envkit.environments.manifest import Damage, opening
 from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Prefix, Tree, locate, prune_logs
 from envkit.environments.receipt import Receipt
 from envkit.errors import (
     BuildFailed,
     DiskFull,
+    EnvironmentDamaged,
     EnvkitError,
     HorovodMissing,
     HostProblem,
@@ -295,8 +296,24 @@ def installed_for(request: Request) -> Receipt | None:
     if result is None:
         return None
     is_other = registry.method(stack.method).is_other(request, stack, result) or not as_locked(request, result)
-    is_damaged = bool(request.again or result.damage() or result.gone() or result.damaged(is_quick=True))
+    damaged = result.damaged(is_quick=True)
+    require_readable(result.name, damaged)
+    is_damaged = bool(request.again or result.damage() or result.gone() or damaged)
     return None if is_other or is_damaged else result
+
+
+def require_readable(name: str, damaged: Sequence[Damage]) -> None:
+    """Require that this user may read the files of an environment, whether they are whole or not.
+
+    Raises EnvironmentDamaged.
+    """
+    if closed := [damage for damage in damaged if damage.how == "unreadable"]:
+        first, more = closed[0], f" and {len(closed) - 1} more" if closed[1:] else ""
+        raise EnvironmentDamaged(
+            what=f"{name} may be whole: you may not read {shown(first.path)} ({first.access}){more}.",
+            why="What cannot be read cannot be compared; building it again would not change who may read it.",
+            fix=f"Have its owner, or an administrator, run: {opening(closed)}",
+        )
 
 
 def as_locked(request: Request, environment: Receipt) -> bool:

@@ -30,6 +30,7 @@ SAID = {
     "changed": "has changed",
     "added": "was added",
     "open to others": "can be changed by others",
+    "unreadable": "may not be read by you",
 }
 
 

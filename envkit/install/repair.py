@@ -43,6 +43,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     say(console, f"{environment.name} is damaged: {lost}." if lost else f"{environment.name} is damaged:")
     for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
         say(console, line)
+    install.require_readable(environment.name, damaged)
     if is_dry:
         say(console, f"Build it again with 'envkit repair {environment.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code

@@ -473,7 +473,13 @@ def at_home(word: str | Path) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone, whatever the umask. Raises OSError."""
+    """Make a folder, and those above it that are missing, for this user alone, whatever the umask. Raises OSError.
+
+    A home that is not there is not made.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (no error where there is none)
+    if folder.is_relative_to(home) and not home.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(home))
     for level in (*reversed(folder.parents), folder):
         if not level.exists():
             with suppress(FileExistsError):

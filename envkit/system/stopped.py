@@ -16,13 +16,14 @@ LOOKS = 8  # a watchdog gives up its own child after 5
 class Stopped:
     """A process in state T: its number, the name of its program, and the processes above it, the nearest first.
 
-    `host` is what this host is called by whoever looks.
+    `host` is what this host is called by whoever looks, `rank` which rank it is, if it is known to be one.
     """
 
     pid: int
     program: str
     above: tuple[int, ...]
     host: str
+    rank: int | None = None
 
 
 class Watch:
@@ -84,6 +85,14 @@ def command_line(pid: int) -> list[str]:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     return []
+
+
+def variables(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with; none if it has ended or is another user's."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape")
+        return dict(word.split("=", 1) for word in text.split("\0") if "=" in word)
+    return {}
 
 
 def open_files(pid: int) -> list[Path]:

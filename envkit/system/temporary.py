@@ -48,7 +48,7 @@ def secret() -> bytes:
 
     path = user_state_path("envkit") / "secret"
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.make_private(path.parent)
         if not os.path.lexists(path):
             make_secret(path)
         return kept(path)

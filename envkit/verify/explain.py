@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +22,9 @@ from envkit.system import process
 from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected, HostFile, UnusablePlace
+from envkit.verify.outcome import Expected, HostFile, Setting, UnusablePlace
 from envkit.verify.package_files import not_as_installed
+from envkit.verify.settings import is_in_search_path
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
@@ -55,20 +58,41 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
         ended_job=settings.ended_job(env),
         noexec=tuple(target.noexec()),
         interposed=tuple(interposed(env)),
+        unknown=tuple(settings.of_unknown_components(expected.launcher_said, all_of_mpi(target, env))),
     )
 
 
-def unreachable(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusablePlace]:
-    """The hosts that were named and that ssh does not reach without being asked anything, all tried at once."""
+def all_of_mpi(target: Target, env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the settings in force, the machine's own of Open MPI among them."""
+    yield from settings.in_force(env)
+    if is_open_mpi(target):
+        yield from settings.of_machine(mpi_libraries(target))
+
+
+def unreachable(hosts: Mapping[str, str], env: Mapping[str, str]) -> list[UnusablePlace]:
+    """Those of some hosts that ssh does not reach without being asked anything, all tried at once.
+
+    Of each host the file that names it is given, "" where whoever verifies has.
+    """
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}"]
 
     def tried(host: str) -> UnusablePlace | None:
         done = process.capture([*words, host, "true"], env=env, timeout_s=2 * SSH_S)
         lines = done.stderr.strip().splitlines()
-        return UnusablePlace(path=host, error=lines[-1] if lines else f"status {done.status}") if done.status else None
+        error = lines[-1] if lines else f"status {done.status}"
+        return UnusablePlace(path=host, error=error, where=hosts[host]) if done.status else None
 
     with ThreadPoolExecutor(MOST_HOSTS) as pool:
-        return [place for place in pool.map(tried, [host for host, _ in wanted.hosts][:MOST_HOSTS]) if place]
+        return [place for place in pool.map(tried, [*hosts][:MOST_HOSTS]) if place]
+
+
+def asked_hosts(wanted: LaunchRequest, target: Target, said: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The hosts that were named; else those of Open MPI's default hostfile that the launcher spoke of, and the file."""
+    if wanted.hosts or not is_open_mpi(target):
+        return {host: "" for host, _ in wanted.hosts}
+    own = {"localhost", os.uname().nodename, os.uname().nodename.partition(".")[0]}
+    named = settings.default_hosts(mpi_libraries(target), env)
+    return {host: file for host, file in named if host not in own and re.search(rf"\b{re.escape(host)}\b", said)}
 
 
 def is_before_init(report: Report) -> bool:
@@ -122,10 +146,17 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 
 def is_plain(expected: Expected, ranks: int) -> bool:
-    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job."""
+    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job,
+    a host that a file names and that does not answer, a TMPDIR that is of no use.
+
+    Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
+    """
     damaged = any(file.how != "added" and not is_harmless(file) for file in expected.damage)
     nowhere = expected.ended_job is not None and not ranks
-    return bool(damaged or expected.host_files or expected.noexec or expected.stopped or nowhere)
+    of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
+    listed = any(host.where for host in expected.mute)
+    no_place = not ranks and settings.own_place(expected) is not None
+    return bool(damaged or of_host or listed or no_place or expected.noexec or expected.stopped or nowhere)
 
 
 def explained(
@@ -146,7 +177,8 @@ def explained(
     """
     expected = seen(expected, target, env)
     if not report.ranks:
-        expected = replace(expected, mute=tuple(unreachable(wanted, env)))
+        hosts = asked_hosts(wanted, target, expected.launcher_said, env)
+        expected = replace(expected, mute=tuple(unreachable(hosts, env)))
     if options.quick or is_plain(expected, len(report.ranks)) or not any(map(can_be_explained, report.results)):
         return expected
     first = f"{report.cause.id}: {report.cause.message}" if report.cause else ""
@@ -162,6 +194,7 @@ def explained(
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=report.has_fabric,
+        named=expected.unknown,
         inside=image_launch.may_start_its_own(target.inside, target.mpi(env), wanted, env, options.mpi_model),
         again_first=not telling or failed_s < QUICK_S,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",

@@ -374,8 +374,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     of another rank), with its Python stack and the end of what it said.
 
     `state` is what the kernel said of one that did not go on (T: stopped, D: waits for a device), `waits` where in the
-    kernel it waited, `pid` its number; `memory_kills` is how many processes of its control group were killed for lack
-    of memory.
+    kernel it waited, `pid` its number, also of one that a signal ended; `memory_kills` is how many processes of its
+    control group were killed for lack of memory.
     """
 
     how: str

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from envkit.errors import EnvkitError
 from envkit.inside.probe import node
-from envkit.inside.probe.started import leftovers
+from envkit.inside.probe.started import leftovers, told_rank
 from envkit.knowledge.known import known
 from envkit.launch import hosts, image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.system import process, temporary
 from envkit.system.resources import data
-from envkit.system.stopped import Stopped, Watch, command_line, open_files
+from envkit.system.stopped import Stopped, Watch, command_line, open_files, variables
 from envkit.verify import session
 from envkit.verify.options import Options
 from envkit.verify.session import Session
@@ -299,7 +299,12 @@ def start(
             )
         finally:
             node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
-    return status, ends(log), patience.stopped.found
+    return status, ends(log), patience.found
+
+
+def rank_of(pid: int) -> int | None:
+    """Return which rank a process is, by the variables of its launcher; None if it does not run the probe."""
+    return told_rank(variables(pid)) if command_line(pid)[1:2] == [str(data("inside/probe"))] else None
 
 
 def ends(log: Path) -> str:
@@ -338,10 +343,13 @@ class Patience:
         self.read = 0
         self.hopeless_since: float | None = None
         self.stopped = Watch(os.getpid(), node.name_of_node())
+        self.found: tuple[Stopped, ...] = ()
 
     def look(self) -> None:
         """Look for a sign of life, a node's file that was written anew, and for what the launcher has said."""
         self.stopped.look()
+        if self.stopped.found and not self.found:  # while they are there
+            self.found = tuple(replace(process, rank=rank_of(process.pid)) for process in self.stopped.found)
         newest = max((path.stat().st_mtime for path in self.shared.glob("*.json")), default=0.0)
         if newest > self.seen:
             self.seen, self.sign = newest, time.monotonic()

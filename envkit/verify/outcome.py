@@ -110,10 +110,14 @@ class SessionLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnusablePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that ranks write to, or a host that they run on, and why that cannot be: the error in words."""
+    """A folder that ranks write to, or a host that they run on, and why that cannot be: the error in words.
+
+    `where` is the file of settings that names a host ("": whoever verifies has named it).
+    """
 
     path: str
     error: str
+    where: str = ""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +150,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     are low, `places` the folders for temporary files that cannot be written to, `host_files` what of the machine's MPI
     is not as it was installed, `mute` hosts that ssh does not reach, `ended_job` the one that the variables tell of and
     that is none any more, `noexec` the environment's folders from which nothing may be run, `interposed` preloaded
-    libraries that define functions of MPI.
+    libraries that define functions of MPI, `unknown` settings that ask Open MPI for a component which it says
+    that it lacks.
     """
 
     size: int
@@ -193,6 +198,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     noexec: tuple[str, ...] = ()
     interposed: tuple[str, ...] = ()
     mute: tuple[UnusablePlace, ...] = ()
+    unknown: tuple[Setting, ...] = ()
 
     def is_at_work(self, rank: int | None) -> bool:
         """Say whether a rank that has not ended goes on where this one was told to stop; of other nodes none does."""

@@ -1,9 +1,10 @@
-"""The line that is shown at a terminal while the ranks run: how many report, and how far they are."""
+"""What is shown while the ranks run: how many report and how far they are, at a terminal in one line, else at times."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -13,6 +14,7 @@ import msgspec
 from envkit.system import record
 
 QUIET_S = 3.0
+FIRST_S, EACH_S = 30.0, 60.0  # where no line can be written over
 
 
 class RankStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,23 @@ class Waiting:
         if self.width:
             self.say("")
             self.stream.write("\r")
+
+
+class Reminder:
+    """Tells how far the ranks are, where nobody looks at a terminal: first after half a minute, then each minute."""
+
+    def __init__(self, tell: Callable[[str], None], ranks: int) -> None:
+        self.tell = tell
+        self.ranks = ranks
+        self.began = time.monotonic()
+        self.next = FIRST_S
+
+    def look(self, shared: Path) -> None:
+        """Say how far the ranks are that have left something in a folder, if it is time for that."""
+        seconds = time.monotonic() - self.began
+        if seconds > self.next:
+            self.next = seconds + EACH_S
+            self.tell(f"{seconds:.0f} s: {how_far(shared, self.ranks)}")
 
 
 def how_far(shared: Path, ranks: int) -> str:

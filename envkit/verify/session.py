@@ -15,13 +15,14 @@ from envkit.environments import trust
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
-from envkit.system import temporary
+from envkit.system import files, temporary
 
 LEAST = (  # bytes: limit, option of ulimit, what surely is not enough
     ("RLIMIT_FSIZE", "f", 4 << 20, "No file may become larger than"),
     ("RLIMIT_AS", "v", 1 << 30, "No process may have a larger address space than"),
 )
 ROOM_OF_RANK = 1 << 20  # bytes, for what it finds
+FILES_OF_RANK, FILES_OF_MPI = 2, 16  # less is surely not enough
 ROOM_OF_MPI = 9 << 20  # bytes: without them Open MPI's PMIx has not the two segments of 4 MiB that it wants, and hangs
 
 
@@ -41,7 +42,7 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     """
     import hashlib
 
-    require_room(ROOM_OF_RANK)
+    require_room(ROOM_OF_RANK, FILES_OF_RANK)
     if not started.local_rank:
         temporary.sweep([Path(tempfile.gettempdir())])
     words = (started.title, str(started.job))
@@ -54,7 +55,7 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem, HostProblem."""
-    require_room(ROOM_OF_MPI)
+    require_room(ROOM_OF_MPI, FILES_OF_MPI)
     places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place(trust.trusted())]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
     name = temporary.own_name()
@@ -94,21 +95,31 @@ def require_limits() -> None:
             )
 
 
-def require_room(least: int) -> None:
-    """Refuse a folder for temporary files in which so much is not free. Raises HostProblem."""
+def require_room(least: int, files_least: int) -> None:
+    """Refuse a folder for temporary files in which so many bytes and files are not free. Raises HostProblem."""
     folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     with suppress(OSError):
         state = os.statvfs(folder)
         free = state.f_frsize * (state.f_bavail if os.geteuid() else state.f_bfree)
-        if state.f_blocks and free < least:
-            raise HostProblem(
-                what=f"There is no room in {folder}, the folder for temporary files (TMPDIR): {free:,} bytes are free, "
-                f"and {least:,} are needed.",
-                why="The ranks leave there what they find, and MPI memory that they share. Without room for it they "
-                "fail, or hang.",
-                fix=f"Make room in it (see 'df -h {shlex.quote(folder)}'), or name another folder of this node: "
-                "export TMPDIR=DIR",
-            )
+        inodes = state.f_favail if os.geteuid() else state.f_ffree
+        is_read_only, lacks = bool(state.f_flag & os.ST_RDONLY), state.f_blocks and free < least
+        place, here = f"{folder}, the folder for temporary files (TMPDIR)", shlex.quote(folder)
+        if is_read_only and lacks:
+            what, mend = f"{place}, is read-only.", ""
+        elif state.f_files and inodes < files_least:
+            what = f"There is no room in {place}, for more than {inodes} files or folders (inodes), and at least "
+            what, mend = f"{what}{files_least} are needed.", f"Remove files from it (see 'df -i {here}'), or "
+        elif lacks:
+            what = f"There is no room in {place}: {free:,} bytes are free, and {least:,} are needed."
+            mend = f"Make room in it (see 'df -h {here}'), or "
+        else:
+            return
+        raise HostProblem(
+            what=what,
+            why="The ranks leave there what they find, and MPI memory that they share. Without room for it they "
+            "fail, or hang.",
+            fix=f"{mend}{'name' if mend else 'Name'} another folder of this node: export TMPDIR=DIR",
+        )
 
 
 def opened(name: str, shared: str, places: list[Path]) -> Session:
@@ -120,8 +131,7 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
     tried = []
     for place in places:
         try:
-            with suppress(FileExistsError):
-                place.mkdir(parents=True, mode=0o700)
+            files.make_private(place)
             return Session(name=name, shared=Path(private(str(place / f"envkit-verify-{os.getuid()}-{shared}"))))
         except OSError as error:
             tried.append(f"{place}: {error.strerror}")

@@ -17,7 +17,7 @@ from envkit.inside.probe.started import ancestors, detect, is_unseen, variables_
 from envkit.knowledge.known import known
 from envkit.launch import hosts, launcher
 from envkit.system import files, process
-from envkit.verify.outcome import EndedJob, SessionLimit, Setting, UnusablePlace
+from envkit.verify.outcome import EndedJob, Expected, HostFile, SessionLimit, Setting, UnusablePlace
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
@@ -93,9 +93,37 @@ def lines(env: Mapping[str, str]) -> Iterator[Setting]:
 
 def of_machine(libraries: Iterable[str]) -> list[Setting]:
     """The lines of the machine's own settings of Open MPI, and of those beside its libraries."""
+    return [
+        line for place in machine_folders(libraries) for line in lines_of(place / "openmpi-mca-params.conf", "machine")
+    ]
+
+
+def of_unknown_components(said: str, in_force: Iterable[Setting]) -> Iterator[Setting]:
+    """Yield those of some settings that ask Open MPI for a component which it says that it lacks."""
+    told = {match.groups() for match in re.finditer(known("settings")["unknown_component"], said)}
+    for setting in in_force:
+        framework = setting.name.removeprefix("OMPI_MCA_")
+        if any((framework, word) in told for word in setting.value.lstrip("^").split(",")):
+            yield setting
+
+
+def default_hosts(libraries: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the hosts that Open MPI starts ranks on where nobody names any, each with the file that names it."""
+    table = known("settings")["default_hostfile"]
+    lines_set = [*lines(env), *of_machine(libraries)]
+    named = [env.get(f"OMPI_MCA_{table['setting']}"), *(s.value for s in lines_set if s.name == table["setting"])]
+    places = [place / table["file"] for place in machine_folders(libraries)]
+    chosen = [Path(name) for name in named if name][:1] or places
+    for path in chosen:
+        words = (line.partition("#")[0].split() for line in text(path).splitlines())
+        for host in dict.fromkeys(each[0].partition(":")[0] for each in words if each):
+            yield host, str(path)
+
+
+def machine_folders(libraries: Iterable[str]) -> list[Path]:
+    """Return the folders of the machine's own settings of Open MPI, and those beside its libraries."""
     beside = (Path(library).resolve().parents[1] / "etc" for library in libraries)
-    places = dict.fromkeys((*map(Path, known("settings")["machine"]), *beside))
-    return [line for place in places for line in lines_of(place / "openmpi-mca-params.conf", "machine")]
+    return list(dict.fromkeys((*map(Path, known("settings")["machine"]), *beside)))
 
 
 def lines_of(path: Path, kind: str) -> Iterator[Setting]:
@@ -205,9 +233,9 @@ def stand_in(real: Path, home: Path, files: Mapping[Path, Sequence[Setting]]) ->
 
 def without_lines(file: Path, dropped: Iterable[Setting]) -> str:
     """A file of settings without some of its lines."""
-    names = {setting.name for setting in dropped}
-    kept = [line for line in text(file).splitlines() if not (match := LINE.fullmatch(line)) or match[1] not in names]
-    return "".join(f"{line}\n" for line in kept)
+    gone = {(setting.name, setting.value) for setting in dropped}
+    matches = ((line, LINE.fullmatch(line.partition("#")[0])) for line in text(file).splitlines())
+    return "".join(f"{line}\n" for line, match in matches if not match or match.groups() not in gone)
 
 
 def commands(settings: Sequence[Setting]) -> Iterator[str]:
@@ -215,17 +243,38 @@ def commands(settings: Sequence[Setting]) -> Iterator[str]:
     if names := [setting.name for setting in of(settings, "variable")]:
         yield f"unset {' '.join(names)}"
     for setting in of(settings, "machine"):
-        if not os.access(setting.where, os.W_OK):  # Open MPI then reads the user's own alone
-            yield 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
+        if not os.access(setting.where, os.W_OK):
+            yield in_place_of(setting)
     own = [line for line in of(settings, "machine") if os.access(line.where, os.W_OK)]
     for setting in (*of(settings, "line"), *own):
-        yield f"sed -i.before '/^[[:space:]]*{setting.name}[[:space:]]*=/d' {shlex.quote(setting.where)}"
+        value = re.sub(r"([][\\.*^$/+?(){}|])", r"\\\1", setting.value)
+        pattern = rf"/^\s*{setting.name}\s*=\s*{value}\s*(#.*)?$/d"
+        yield f"sed -E -i.before {shlex.quote(pattern)} {shlex.quote(setting.where)}"
     for setting in of(settings, "folder"):
         yield f"PATH=$(printf %s \"$PATH\" | tr : '\\n' | grep -vxF {shlex.quote(setting.where)} | paste -sd:)"
     for setting in of(settings, "limit"):
         yield f"ulimit -S{setting.name[-1]} hard"
     if of(settings, "packages"):
         yield "export PYTHONNOUSERSITE=1"
+
+
+def in_place_of(setting: Setting) -> str:
+    """Return what to type where a line of a file of the machine's is not to count and may not be removed."""
+    if values := [value for value in values_of(setting) if value != setting.value]:
+        return f"export OMPI_MCA_{setting.name}={shlex.quote(values[-1])}"
+    return 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'  # it reads the user's own alone
+
+
+def values_of(setting: Setting) -> list[str]:
+    """Return what the lines of a setting's file give it, the last of which counts."""
+    matches = (LINE.fullmatch(line.partition("#")[0]) for line in text(Path(setting.where)).splitlines())
+    return [match[2] for match in matches if match and match[1] == setting.name]
+
+
+def is_in_search_path(file: HostFile, settings: Iterable[Setting]) -> bool:
+    """Whether a cut library lies in a folder of the LD_LIBRARY_PATH that is in force."""
+    folders = [word for one in settings if one.name == "LD_LIBRARY_PATH" for word in one.value.split(":") if word]
+    return file.how == "cut" and any(Path(file.path).is_relative_to(folder) for folder in folders)
 
 
 def unwritable(env: Mapping[str, str]) -> Iterator[UnusablePlace]:
@@ -239,6 +288,13 @@ def unwritable(env: Mapping[str, str]) -> Iterator[UnusablePlace]:
             if error.errno == errno.EFBIG:  # the session's own limit
                 continue
             yield UnusablePlace(path=folder, error=error.strerror or str(error))
+
+
+def own_place(expected: Expected) -> UnusablePlace | None:
+    """The folder that TMPDIR names where it cannot be written to, and /tmp can."""
+    named = [one.value for one in expected.settings if one.kind == "variable" and one.name == "TMPDIR"]
+    unusable = {place.path: place for place in expected.places}
+    return unusable.get(named[0]) if named and "/tmp" not in unusable else None  # noqa: S108
 
 
 def is_hopeless() -> bool:

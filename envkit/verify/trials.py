@@ -15,6 +15,7 @@ WORTH_S = 2.0
 CONTROL = 1.5
 WHOLE = 0.9  # of the time, for what is likely to pass where all else fails within seconds
 SOON_S = 10.0
+NAMED = "without the settings that the launcher names"
 AGAIN = "once more, as they were"
 MPI_ALONE = "as a plain MPI program, without Horovod"
 INSIDE = "with the image's own launcher"
@@ -70,6 +71,7 @@ def differences(
     *,
     other_launcher: bool,
     fabric: bool,
+    named: Sequence[Setting] = (),
     inside: bool = False,
     mpi: str = "",
     again_first: bool = False,
@@ -77,8 +79,12 @@ def differences(
     """Try what may tell the cause, until something does.
 
     ``inside``: the ranks are in an image that has a launcher of its own.
+    ``named``: those of which Open MPI says that it cannot do what they ask; they come first, and are proof enough.
     ``again_first``: the same start comes first, since it fails quickly, or the settings hardly ever matter.
     """
+    if named and trials.run(NAMED, Attempt(wanted=wanted, without=tuple(named))):
+        trials.done.append(replaced(trials.done, named))
+        return
     is_first = again_first or not settings
     if is_first and trials.run(AGAIN, Attempt(wanted=wanted)):
         return

@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from envkit.errors import HostProblem
 from envkit.system import stopped
+from envkit.system.resources import data
+from envkit.system.stopped import command_line
 from envkit.verify import launch
 from envkit.verify.facts import VERSION
 from envkit.verify.launch import Patience, are_enough, further_than
@@ -141,3 +143,16 @@ def test_ranks_that_their_session_allows_nothing_are_not_waited_for(
         patience.sign = now - launch.LIMITED_S - 1
         assert patience.is_over() is over
         assert (f"*={launch.LIMITED_STEP_S:g}" in launch.limits(None)) is over
+
+
+def test_a_process_that_runs_the_probe_is_the_rank_that_its_launcher_told_it() -> None:
+    env = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PATH": os.environ["PATH"]}
+    for words, told in (([str(data("inside/probe"))], 1), (["-n1", str(data("inside/probe"))], None)):
+        argv = ["python", *words, "-f", "/dev/null"]
+        with subprocess.Popen(argv, executable=shutil.which("tail"), env=env, stderr=subprocess.DEVNULL) as running:
+            try:
+                while command_line(running.pid) != argv:
+                    time.sleep(0.01)
+                assert launch.rank_of(running.pid) == told
+            finally:
+                running.kill()

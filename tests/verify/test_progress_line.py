@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.progress_line import Waiting, how_far
+from envkit.verify.progress_line import Reminder, Waiting, how_far
 
 
 def leave(folder: Path, name: str, *phases: str, common: str | None = None) -> None:
@@ -55,3 +55,13 @@ def test_what_runs_is_told_once_a_second(monkeypatch: pytest.MonkeyPatch) -> Non
     shown.at("a file", "")
     shown.at("a file", "3 tests")
     assert stream.getvalue() == "\r2 s: a file\r4 s: a file: 3 tests"
+
+
+def test_where_nobody_looks_a_line_is_told_at_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+    clock = iter([0.0, 29.0, 31.0, 32.0, 90.0, 92.0])
+    monkeypatch.setattr("envkit.verify.progress_line.time.monotonic", lambda: next(clock))
+    reminder = Reminder(told.append, 2)
+    for _ in range(5):
+        reminder.look(tmp_path)
+    assert told == ["31 s: 0 of 2 ranks reporting", "92 s: 0 of 2 ranks reporting"]

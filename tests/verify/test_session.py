@@ -111,7 +111,8 @@ def test_a_folder_for_temporary_files_without_room_is_refused_at_once(
     free: int, of_mpi: bool, of_rank: bool, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open MPI would hang in it. Of what mpirun has left free a rank needs less."""
-    state = SimpleNamespace(f_frsize=4096, f_blocks=4096, f_bfree=free, f_bavail=free)
+    counts = {"f_files": 0, "f_ffree": 0, "f_favail": 0, "f_flag": 0}
+    state = SimpleNamespace(f_frsize=4096, f_blocks=4096, f_bfree=free, f_bavail=free, **counts)
     monkeypatch.setattr(os, "statvfs", lambda path: state if path == str(temporary) else None)
     refused = pytest.raises(HostProblem, match=f"There is no room in {temporary}, ")
     with nullcontext() if of_mpi else refused:
@@ -256,3 +257,35 @@ def test_a_node_has_one_name_where_slurm_does_not_call_it_by_its_host_name(
     for variable, value in {"SLURMD_NODENAME": "compute-dy-1", **changes}.items():
         monkeypatch.setenv(variable, value)
     assert name_of_node() == name
+
+
+@pytest.mark.parametrize(
+    ("flag", "blocks", "inodes", "said", "unsaid"),
+    [
+        (os.ST_RDONLY, 1, 100, "is read-only", "bytes"),
+        (0, 1, 100, "4,096 bytes are free", "inodes"),
+        (0, 100_000, 3, "more than 3 files or folders (inodes)", "bytes"),
+        (0, 1, 3, "inodes", "bytes"),
+    ],
+)
+def test_a_folder_for_temporary_files_without_room(
+    flag: int, blocks: int, inodes: int, said: str, unsaid: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    state = SimpleNamespace(
+        f_frsize=4096, f_bavail=blocks, f_bfree=blocks, f_blocks=100_000, f_files=100, f_favail=inodes, f_ffree=inodes,
+        f_flag=flag,
+    )  # fmt: skip
+    monkeypatch.setattr(os, "statvfs", lambda _path: state)
+    with pytest.raises(HostProblem) as raised:
+        session.of_starter(False, None)
+    assert said in raised.value.what and str(temporary) in raised.value.what and unsaid not in raised.value.what
+
+
+def test_without_inodes_of_its_own_a_file_system_is_not_full_of_files(
+    monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    state = SimpleNamespace(
+        f_frsize=4096, f_bavail=10**6, f_bfree=10**6, f_blocks=10**6, f_files=0, f_favail=0, f_ffree=0, f_flag=0
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _path: state)
+    assert session.of_starter(False, None).shared.parent == temporary

@@ -8,7 +8,8 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -19,13 +20,16 @@ from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import cut_libraries, interposed, unreachable
+from envkit.verify.explain import asked_hosts, cut_libraries, interposed, is_plain, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
-from envkit.verify.trials import INSIDE, MPI_ALONE
+from envkit.verify.trials import INSIDE, MPI_ALONE, NAMED
 
 from . import recorded
 from .compile_c import shared_object
+
+if TYPE_CHECKING:
+    from envkit.verify.target import Target
 
 GOOD = recorded.case("pytorch-4ranks").facts
 ASKED = Expected(size=4, frameworks=("torch",), environment="toy-cpu --prefix /p")
@@ -147,6 +151,17 @@ def test_what_is_damaged_is_told_where_all_passes_too() -> None:
     assert verdict(found(GOOD, broken=broken)) is Status.PASS
 
 
+def test_what_this_user_may_not_read_is_not_built_again() -> None:
+    access = "mode 600, owner ada"
+    closed = Damage(module="PyTorch/2.13", path="/p/lib/libtorch.so", how="unreadable", access=access)
+    first = found(BROKEN, damage=(closed,))[0]
+    assert (first.id, first.case, first.commands) == ("damage", "unreadable", ())
+    assert f"/p/lib/libtorch.so ({access})" in first.message and "chmod a+rx /p/lib/libtorch.so" in first.remedy
+    [told] = [one for one in found(GOOD, broken=closed) if one.id == "damage"]
+    assert (told.status, told.case) == ("warn", "unused-unreadable") and access in told.message
+    assert not any("repair" in one.remedy for one in (first, told))
+
+
 def test_notes_of_a_package_explain_nothing() -> None:
     notes = Damage(module="PyTorch/2.13.0", path="/p/lib/torch-2.13.0.dist-info/RECORD", how="changed")
     assert not [one for one in found(BROKEN, damage=(notes,)) if one.id == "damage"]
@@ -190,8 +205,48 @@ def test_being_without_a_setting_of_the_machine(home: Path, tmp_path: Path) -> N
     other.mkdir()
     left = settings.without({"HOME": str(home)}, mine[1:], other)
     own, copy = left["OMPI_MCA_mca_base_param_files"].split(",")
-    assert own == f"{home}/.openmpi/mca-params.conf" and Path(copy).read_text() == "btl = ^ofi\n"
-    assert list(settings.commands(mine[1:])) == [f"sed -i.before '/^[[:space:]]*pml[[:space:]]*=/d' {mine[1].where}"]
+    assert own == f"{home}/.openmpi/mca-params.conf" and Path(copy).read_text() == "btl = ^ofi\npml = ob1\n"
+    assert list(settings.commands(mine[1:])) == [rf"sed -E -i.before '/^\s*pml\s*=\s*ucx\s*(#.*)?$/d' {mine[1].where}"]
+
+
+LACKS = """A requested component was not found, or was unable to be opened.  This
+means that this component is either not installed or is unable to be used.
+
+Host:      n1
+Framework: pml
+Component: nope
+"""
+
+
+def test_open_mpi_says_which_setting_asks_for_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "openmpi-mca-params.conf"
+    file.write_text("pml = ^ucx\n# pml = nope\nosc = nope\npml = nope # mine\nbtl = ^nope.so\n")
+    all_lines = list(settings.lines_of(file, "machine"))
+    [unknown] = settings.of_unknown_components(LACKS, all_lines)
+    assert (unknown.name, unknown.value) == ("pml", "nope")
+    variable = Setting(kind="variable", name="OMPI_MCA_pml", value="ob1,nope")
+    assert list(settings.of_unknown_components(LACKS, [variable])) == [variable]
+    [command] = settings.commands([unknown])
+    subprocess.run(command, shell=True, check=True)
+    assert file.read_text() == "pml = ^ucx\n# pml = nope\nosc = nope\nbtl = ^nope.so\n"
+    file.write_text("pml = ^ucx\npml = nope\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert list(settings.commands([unknown])) == ["export OMPI_MCA_pml='^ucx'"]
+    file.write_text("pml = nope\n")
+    assert list(settings.commands([unknown])) == [
+        'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
+    ]
+
+
+def test_a_setting_that_open_mpi_names_is_the_cause_unless_a_trial_says_otherwise() -> None:
+    unknown = Setting(kind="machine", name="pml", value="nope", where="/etc/openmpi/openmpi-mca-params.conf")
+    first = found(BROKEN, unknown=(unknown,))[0]
+    assert (first.id, first.case) == ("settings", "unknown") and "pml=nope (set in /etc" in first.message
+    trial = Trial(name=NAMED, without=(unknown,), passed=True, seconds=1.0, is_least=True)
+    assert found(BROKEN, unknown=(unknown,), trials=(trial,))[0].case == "without"
+    assert (
+        found(BROKEN, unknown=(unknown,), trials=(replace(trial, passed=False, is_least=False),))[0].id == "rank-died"
+    )
 
 
 def test_the_commands_do_what_the_trial_did(home: Path) -> None:
@@ -236,6 +291,19 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert not list(settings.unwritable({"TMPDIR": str(tmp_path)}))
 
 
+def test_the_folder_that_tmpdir_names_is_told_for_what_it_is() -> None:
+    named = Setting(kind="variable", name="TMPDIR", value="/scratch/ada")
+    for error, case in ((os.strerror(2), "missing"), ("Read-only file system", "of-user")):
+        place = UnusablePlace(path="/scratch/ada", error=error)
+        first = found((), places=(place,), settings=(named,), launcher_status=1)[0]
+        assert (first.id, first.case, first.commands) == ("places", case, ("unset TMPDIR",))
+        assert "TMPDIR" in first.message and "/scratch/ada" in first.message
+        asked = Expected(size=2, frameworks=("torch",), places=(place,), settings=(named,))
+        assert is_plain(asked, 0) and not is_plain(asked, 2)
+        full = UnusablePlace(path="/tmp", error="No space left on device")
+        assert not is_plain(replace(asked, places=(place, full)), 0)
+
+
 def found(facts: tuple[RankFacts, ...], **asked: Any) -> list[Result]:
     return check(facts, replace(ASKED, **asked))
 
@@ -252,7 +320,9 @@ def test_a_setting_without_which_the_ranks_pass_is_the_cause() -> None:
     first = found(BROKEN, settings=(BTL, LINE), trials=trials)[0]
     assert (first.id, first.case) == ("settings", "without")
     assert first.message == "the ranks pass without btl=openib (set in /home/me/.openmpi/mca-params.conf)"
-    assert first.commands == ("sed -i.before '/^[[:space:]]*btl[[:space:]]*=/d' /home/me/.openmpi/mca-params.conf",)
+    assert first.commands == (
+        r"sed -E -i.before '/^\s*btl\s*=\s*openib\s*(#.*)?$/d' /home/me/.openmpi/mca-params.conf",
+    )
 
 
 def test_where_no_rank_started_it_is_said_that_they_start() -> None:
@@ -332,14 +402,30 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
-    wanted = LaunchRequest(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
-    found_mute = unreachable(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found_mute = unreachable({"up": "", "down": "", "gone": ""}, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
         ("gone", "ssh: Could not resolve hostname gone"),
     ]
     first = found((), mute=tuple(found_mute), launcher_status=1, launcher_said="ssh: connect to host down port 22")[0]
     assert first.id == "hosts" and "down (ssh: Could not" in first.message and "gone" in first.message
+
+
+def test_a_host_of_the_default_hostfile_that_does_not_answer_is_named_with_that_file(tmp_path: Path) -> None:
+    file, target = tmp_path / "hosts", cast("Target", SimpleNamespace(known_mpi=None, built=None))
+    file.write_text("# nodes\nnode1 slots=4\nnode2:2 # new\nlocalhost\n")
+    said, env = (
+        "ssh: Could not resolve hostname node2: unknown; localhost",
+        {"OMPI_MCA_orte_default_hostfile": str(file)},
+    )
+    wanted = LaunchRequest(ranks=2, hosts=())
+    assert asked_hosts(wanted, target, said, env) == {"node2": str(file)}
+    assert asked_hosts(LaunchRequest(ranks=2, hosts=(("node1", 1),)), target, said, env) == {"node1": ""}
+    mute = (UnusablePlace(path="node2", error="unknown", where=str(file)),)
+    first = found((), mute=mute, launcher_status=1, launcher_said=said)[0]
+    assert (first.id, first.commands) == ("hosts", ("export OMPI_MCA_orte_default_hostfile=none",))
+    assert "node2" in first.message and str(file) in first.message
+    assert is_plain(Expected(size=2, frameworks=("torch",), mute=mute), 0)
 
 
 @pytest.mark.parametrize(("passed", "case"), [(True, "mpi-passes"), (False, "mpi-fails")])
@@ -408,6 +494,19 @@ def test_a_preloaded_library_that_stands_before_mpi_is_the_cause_of_a_death_in_i
     dead = replace(DEAD, ended=ended)
     [first, *_] = found((dead, dead, *GOOD[2:]), interposed=(str(before),))
     assert (first.id, first.commands) == ("preloaded-mpi", ("unset LD_PRELOAD",)) and str(before) in first.message
+
+
+def test_a_cut_library_that_ld_library_path_leads_to_is_no_damage_of_the_machine() -> None:
+    cut = HostFile(path="/mine/lib/libmpi.so.40", how="cut")
+    path = Setting(kind="variable", name="LD_LIBRARY_PATH", value="/other:/mine/lib")
+    first = found(BROKEN, host_files=(cut,), settings=(path,))[0]
+    assert (first.case, first.commands) == ("mpi-search-path", ("unset LD_LIBRARY_PATH",))
+    assert "--reinstall" not in first.remedy
+    asked = Expected(size=2, frameworks=("torch",), host_files=(cut,))
+    assert is_plain(asked, 2) and not is_plain(replace(asked, settings=(path,)), 2)  # then it is tried
+    trial = Trial(name="without your settings", without=(path,), passed=True, seconds=1.0, is_least=True)
+    first = found(BROKEN, host_files=(cut,), settings=(path,), trials=(trial,))[0]
+    assert (first.id, first.commands) == ("settings", ("unset LD_LIBRARY_PATH",))
 
 
 def test_a_cut_library_of_an_mpi_is_found_where_the_loader_is_told_to_look(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from envkit.environments.environment import MpiModel
 from envkit.launch.launcher import LaunchRequest
 from envkit.verify.outcome import Setting
-from envkit.verify.trials import AGAIN, INSIDE, MOST_S, MPI_ALONE, Attempt, Trials, differences
+from envkit.verify.trials import AGAIN, INSIDE, MOST_S, MPI_ALONE, NAMED, Attempt, Trials, differences
 
 WANTED = LaunchRequest(ranks=2)
 MANY = tuple(Setting(kind="variable", name=f"V{number}", value="x") for number in range(12))
@@ -155,3 +155,12 @@ def test_on_one_node_where_there_are_several() -> None:
 def test_no_time_no_trial() -> None:
     ranks = Ranks({"V1"})
     assert run(ranks, seconds=1).done == [] and not ranks.tried
+
+
+def test_what_the_launcher_names_is_tried_first_and_is_proof_enough() -> None:
+    trials = Trials(passes=lambda attempt, _seconds: attempt.without == MANY[3:4], until=time.monotonic() + 60)
+    differences(trials, WANTED, MANY, MANY, other_launcher=True, fabric=False, named=MANY[3:4])
+    assert [(trial.name, trial.without, trial.is_least) for trial in trials.done] == [(NAMED, MANY[3:4], True)]
+    trials = Trials(passes=lambda _attempt, _seconds: False, until=time.monotonic() + 60)
+    differences(trials, WANTED, MANY, (), other_launcher=False, fabric=False, named=MANY[3:4])
+    assert [trial.name for trial in trials.done] == [NAMED, "without your settings"]

@@ -14,6 +14,7 @@ from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
 from envkit.verify.facts import Ended, Fact, Machine, Phase, RankFacts, Started, World
+from envkit.verify.outcome import Setting
 from envkit.verify.presence import GONE, LATE, STOPPED, Absent
 
 from . import recorded
@@ -492,6 +493,57 @@ def test_a_rank_that_was_stopped_is_not_its_launcher() -> None:
         result = found(GOOD, "launcher-ended", stopped=(own, one), launcher_status=0)
         assert (result.case, result.message.split(",")[0]) == ("stopped", one.program)
         assert f"state T of process {one.pid})" in result.message
+
+
+def test_a_rank_that_was_stopped_before_it_left_a_record_is_not_its_launcher() -> None:
+    early = Stopped(pid=4711, program="python", above=(70001,), host="n1", rank=1)
+    left = [replace(one, ended=None, phase="init") for one in GOOD if one.rank != 1]
+    for facts in (left, []):  # also where no rank left one
+        results = ranked(check(facts, replace(ASKED, stopped=(early,), launcher_status=0)))
+        [first, *others] = [result for result in results if result.status is Status.FAIL]
+        assert (first.id, first.case) == ("rank-hung", "stopped-early")
+        assert first.message.startswith("rank 1 (process 4711 on n1) was stopped before it left a record")
+        assert all(result.because_of == "rank-hung" for result in others)
+        assert not {"launcher-ended", "rank-died"} & {result.id for result in others}
+
+
+MPIRUN = "mpirun noticed that process rank 1 with PID 0 on node n1 exited on signal 9 (Killed)."
+HYDRA = "=   RANK 1 PID 71 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
+
+
+@pytest.mark.parametrize("said", [MPIRUN, HYDRA])
+def test_a_rank_that_was_killed_before_it_left_a_record_is_named(said: str) -> None:
+    told = [replace(one, ended=Ended(how="terminated", signal="SIGTERM")) for one in GOOD if one.rank != 1]
+    asked = replace(ASKED, launcher_status=137, launcher_said=said, launcher="mpirun")
+    for facts in (told, []):
+        [first, *others] = [result for result in ranked(check(facts, asked)) if result.status is Status.FAIL]
+        assert (first.id, first.case) == ("rank-died", "unrecorded-killed")
+        assert first.message.startswith("rank 1 on n1 was killed (SIGKILL) before it left a record")
+        assert all(result.because_of == "rank-died" for result in others)
+    crashed = replace(asked, launcher_said=said.replace(" 9 (Killed)", " 11 (Segmentation fault)"))
+    [died] = [result for result in check(told, crashed) if result.id == "rank-died"]
+    assert "rank 1 on n1 was ended by SIGSEGV" in died.message
+
+
+def test_a_launcher_without_room_resumes_nothing() -> None:
+    tmpdir = Setting(kind="variable", name="TMPDIR", value="/scratch")
+    said = "mkdir failed:\n  Error:     No space left on device\n"
+    [result] = [one for one in check([], replace(ASKED, launcher_status=1, launcher_said=said, settings=(tmpdir,)))
+                if one.id == "launcher-ended"]  # fmt: skip
+    assert result.case == "no-room" and "/scratch" in result.cause and "df -i /scratch" in result.remedy
+    assert "resumes" not in result.remedy and result.message.endswith("it said: Error: No space left on device")
+
+
+def test_nobody_told_a_launcher_to_end_that_says_which_rank_was_killed() -> None:
+    told = each(ended=Ended(how="terminated", signal="SIGTERM"))
+    assert found(told, "rank-died", launcher_status=137).case == "outside"
+    assert found(told, "rank-died", launcher_status=137, launcher_said=MPIRUN).case == "terminated"
+
+
+def test_the_process_is_named_that_was_killed() -> None:
+    ended = Ended(how="signal", signal="SIGKILL", pid=GOOD[1].pid + 1)
+    dead = [replace(one, phase="init", ended=ended) if one.rank == 1 else one for one in GOOD]
+    assert f"pid {GOOD[1].pid + 1})" in found(dead, "rank-died").message
 
 
 def test_up_to_four_ranks_that_were_stopped_are_named() -> None:

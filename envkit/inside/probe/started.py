@@ -64,6 +64,13 @@ def outlived(env: Mapping[str, str]) -> List[str]:
     return sorted(set(left + gone))
 
 
+def told_rank(env: Mapping[str, str]) -> Optional[int]:
+    """The rank that a process has by its variables, which are believed."""
+    with open(LAUNCHERS) as stream:
+        starts = [started(row, env) for row in json.load(stream) if fits(row, env)]
+    return next((start.rank for start in starts if start), None)
+
+
 def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     """Return what `detect` and `leftovers` say.
 

@@ -203,7 +203,7 @@ def ending(child: Child, limit: float) -> Dict[str, Any]:
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             if os.WIFSIGNALED(status):
-                return {"how": "signal", "signal": signal.Signals(os.WTERMSIG(status)).name}
+                return {"how": "signal", "signal": signal.Signals(os.WTERMSIG(status)).name, "pid": child.pid}
             return {"how": "exit", "status": os.WEXITSTATUS(status)}
         time.sleep(0.005)
     child.end()

@@ -47,7 +47,14 @@ CHECKS: tuple[Check, ...] = (
     *speed.CHECKS,
 )
 # Those of ranks that left no record at all.
-UNSEEN: tuple[Check, ...] = (process.rank_missing, process.launcher_ended, world.leftover, drift.drift)
+UNSEEN: tuple[Check, ...] = (
+    process.rank_missing,
+    process.rank_died,
+    process.launcher_ended,
+    process.rank_hung,
+    world.leftover,
+    drift.drift,
+)
 # Those that explain a failure.
 EXPLAINING: tuple[Check, ...] = (*settings.OF_SETTINGS, *drift.EXPLAINING, *settings.EXPLAINING)
 

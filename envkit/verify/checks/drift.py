@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from envkit.environments.manifest import Damage, is_harmless
+from envkit.environments.manifest import Damage, is_harmless, opening
 from envkit.environments.venv import normalized
 from envkit.verify.checks.nodes import all_went_well, listing, warned
 from envkit.verify.outcome import FileChange, Ranks, Result
+from envkit.verify.settings import is_in_search_path
 
 
 def drift(ranks: Ranks) -> list[Result]:
@@ -57,6 +58,10 @@ def damage(ranks: Ranks) -> list[Result]:
     files = [file for file in changed if file.how != "added" or file.path in output or is_always_run(file)]
     if not files:
         return of_host(ranks)
+    if closed := [file for file in files if file.how == "unreadable"]:
+        what = listing([f"{file.path} ({file.access})" for file in closed])
+        of = ", ".join(dict.fromkeys(file.module for file in closed))
+        return [ranks.outcome("damage", "unreadable", what=what, modules=of, command=opening(closed))]
     modules = list(dict.fromkeys(file.module for file in files))
     what = listing([f"{file.path} ({file.how})" for file in files])
     return [ranks.outcome("damage", "found", what=what, modules=", ".join(modules), count=len(files))]
@@ -69,6 +74,8 @@ def of_host(ranks: Ranks) -> list[Result]:
         return []
     packages = " ".join(dict.fromkeys(file.package for file in files if file.package))
     values = {"what": listing([str(file) for file in files]), "path": files[0].path, "packages": packages}
+    if all(is_in_search_path(file, ranks.expected.settings) for file in files):
+        return [ranks.outcome("damage", "mpi-search-path", **values)]
     return [ranks.outcome("damage", "mpi-package" if packages else "mpi", **values)]
 
 
@@ -77,6 +84,9 @@ def broken(ranks: Ranks) -> list[Result]:
     file = ranks.expected.broken
     if file is None:
         return []
+    if file.how == "unreadable":
+        what, command = f"{file.path} ({file.access})", opening([file])
+        return [ranks.outcome("damage", "unused-unreadable", what=what, module=file.module, command=command)]
     return [ranks.outcome("damage", "unused", path=file.path, how=file.how, module=file.module)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import signal
 import statistics
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -98,12 +99,17 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
         return []
     text = ranks.expected.launcher_said
     if stopped := [
-        process for process in ranks.expected.stopped if not any(is_of(process, facts) for facts in ranks.facts)
+        process
+        for process in ranks.expected.stopped
+        if process.rank is None and not any(is_of(process, facts) for facts in ranks.facts)
     ]:
         return [ranks.outcome("launcher-ended", "stopped", program=stopped[0].program, pid=stopped[0].pid)]
     if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], text):
         program = PurePath(ranks.expected.launcher).name or "the launcher"
         return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
+    if status and (full := re.search(catalogue()["launcher-ended"]["no-room"]["pattern"], text)):
+        values = {"status": status, "line": " ".join(full[0].split()), "path": temporary_folder(ranks)}
+        return [ranks.outcome("launcher-ended", "no-room", **values)]
     cause = first_cause(text.splitlines()) if status else None
     if cause is not None and cause.certainty is not Certainty.UNKNOWN:
         values = {"line": cause.line, "cause": cause.cause, "remedy": cause.fix}
@@ -111,18 +117,30 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("launcher-ended", "fail" if status else "pass", status=status)]
 
 
+def temporary_folder(ranks: Ranks) -> str:
+    """The folder for temporary files, as far as the settings tell."""
+    named = [setting.value for setting in ranks.expected.settings if setting.name == "TMPDIR"]
+    return named[0] if named else "/tmp"  # noqa: S108
+
+
 def rank_died(ranks: Ranks) -> list[Result]:
     dead = [
         facts for facts in ranks.facts if not facts.finished and not is_hung(facts) and not is_stopped(facts, ranks)
     ]
+    if ranks.expected.stopped:  # then all that is left was ended with it
+        dead = [facts for facts in dead if facts.ended and facts.ended.how != "terminated"]
     dead = [facts for facts in dead if facts.ended or not ranks.expected.is_at_work(facts.launcher_rank)] or dead
+    if lost := unrecorded(ranks):
+        return [lost]
     if killed := absentees(ranks, presence.GONE):
         labels = ", ".join(facts.label for facts in killed[:4])
         return [ranks.outcome("rank-died", "envkit", ranks=labels, phase=killed[0].phase)]
     if not dead:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
     first = min(dead, key=is_consequence)
-    values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
+    of_measuring = first.ended.pid if first.ended and first.ended.how == "signal" else None
+    label = replace(first, pid=of_measuring or first.pid).label
+    values: dict[str, object] = {"rank": label, "phase": first.phase, "others": len(dead) - 1}
     if first.ended is None and ranks.expected.is_at_work(first.launcher_rank):
         return [ranks.outcome("rank-died", "terminated", **values, signal=ranks.expected.told)]
     values |= {"host": first.host, "number": first.launcher_rank}
@@ -143,11 +161,32 @@ def rank_died(ranks: Ranks) -> list[Result]:
     case = "early-message" if case == "SIGSEGV" and may_be_early_message(first, ranks) else case
     case = "aborted-at-start" if case == "aborted" and program == "srun" and first.phase == "init" else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
-    case = "outside" if case == "terminated" and healthy else case
+    case = "outside" if case == "terminated" and healthy and told_killed(ranks) is None else case
     is_alone = bool(ranks.expected.told) and len(dead) == 1 and any(facts.ended is None for facts in ranks.facts)
     case = "alone" if case == "terminated" and is_alone else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
+
+
+def told_killed(ranks: Ranks) -> tuple[int, str, str] | None:
+    """The rank of which the launcher says that a signal ended it: its number, its host, the signal."""
+    told = re.search(catalogue()["rank-died"]["unrecorded"]["pattern"], ranks.expected.launcher_said)
+    if told is None:
+        return None
+    number, host, signal_number = filter(None, told.groups())
+    known_signals = {int(one): one.name for one in signal.Signals}
+    return int(number), host, known_signals.get(int(signal_number), f"signal {signal_number}")
+
+
+def unrecorded(ranks: Ranks) -> Result | None:
+    """The result for a rank that left no record, and of which the launcher says that a signal ended it."""
+    told = told_killed(ranks)
+    if told is None or any(told[0] in (facts.launcher_rank, facts.rank) for facts in ranks.facts):
+        return None
+    number, host, name = told
+    case = "unrecorded-killed" if name == "SIGKILL" else "unrecorded"
+    launcher = ranks.expected.launcher or "the launcher"
+    return ranks.outcome("rank-died", case, number=number, host=host, signal=name, launcher=launcher)
 
 
 def absentees(ranks: Ranks, why: str) -> list[RankFacts]:
@@ -192,6 +231,10 @@ def rank_hung(ranks: Ranks) -> list[Result]:
     if stopped := [facts for facts in ranks.facts if is_stopped(facts, ranks)]:
         labels = ", ".join(replace(facts, pid=stopped_pid(facts, ranks)).label for facts in stopped[:4])
         return [ranks.outcome("rank-hung", "stopped", ranks=labels, phase=stopped[0].phase)]
+    for process in ranks.expected.stopped:
+        if process.rank is not None and not any(is_of(process, facts) for facts in ranks.facts):
+            values = {"rank": process.rank, "host": process.host, "pid": process.pid}
+            return [ranks.outcome("rank-hung", "stopped-early", **values)]
     for why in (presence.STOPPED, presence.LATE):
         if not hung and (late := [facts for facts in absentees(ranks, why) if facts.finished]):
             labels = ", ".join(facts.label for facts in late[:4])

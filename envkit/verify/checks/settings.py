@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -10,9 +12,9 @@ from msgspec.structs import replace
 from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import warned
 from envkit.verify.facts import RankFacts
-from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial
-from envkit.verify.settings import commands, is_harmless
-from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE
+from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial, UnusablePlace
+from envkit.verify.settings import commands, is_harmless, own_place
+from envkit.verify.trials import AGAIN, INSIDE, MPI_ALONE, NAMED
 
 SHOWN = 4
 CASES = {
@@ -30,6 +32,10 @@ def settings(ranks: Ranks) -> list[Result]:
     for trial in ranks.expected.trials:
         if trial.is_least:
             return [proven(ranks, trial)]
+    if ranks.expected.unknown and not any(trial.name == NAMED for trial in ranks.expected.trials):
+        unknown = ranks.expected.unknown
+        result = ranks.outcome("settings", "unknown", settings=listed(unknown), where=places_of(unknown))
+        return [replace(result, commands=tuple(commands(unknown)))]
     in_force = [setting for setting in ranks.expected.settings if not is_harmless(setting) and not is_python(setting)]
     return [ranks.outcome("settings", "in-force", settings=listed(in_force))] if in_force else []
 
@@ -42,11 +48,17 @@ def is_python(setting: Setting) -> bool:
 def proven(ranks: Ranks, trial: Trial) -> Result:
     """The result for a trial that passed without some settings."""
     named = listed(trial.without)
-    files = list(dict.fromkeys(setting.where for setting in trial.without if setting.kind in ("line", "machine")))
-    where = f"; {', '.join(files)} has it" if files else ""
-    case = "without" if len(trial.without) == 1 else "together"
-    result = ranks.outcome("settings", case, settings=named, where=where, verb=verb(ranks))
+    case = "without" if len(trial.without) == 1 or trial.name == NAMED else "together"
+    result = ranks.outcome("settings", case, settings=named, where=places_of(trial.without), verb=verb(ranks))
     return replace(result, commands=tuple(commands(trial.without)))
+
+
+def places_of(settings: Sequence[Setting]) -> str:
+    """Say which files have the settings, and who can take them out where the user cannot."""
+    files = list(dict.fromkeys(setting.where for setting in settings if setting.kind in ("line", "machine")))
+    is_ours = all(setting.kind != "machine" for setting in settings)
+    who = "" if is_ours else ", and whoever may write to it can take it out for all"
+    return f"; {', '.join(files)} has it{who}" if files else ""
 
 
 def verb(ranks: Ranks) -> str:
@@ -116,15 +128,28 @@ def places(ranks: Ranks) -> list[Result]:
     if ranks.expected.noexec:
         return [ranks.outcome("places", "noexec", path=ranks.expected.noexec[0])]
     folders = ranks.expected.places
-    cases = ["shared-memory" if folder.path == "/dev/shm" else "unwritable" for folder in folders]  # noqa: S108
-    return [
-        ranks.outcome("places", case, path=folder.path, error=folder.error)
-        for case, folder in zip(cases, folders, strict=True)
-    ]
+    own = own_place(ranks.expected)
+    return [of_own_place(ranks, folder) if folder is own else of_place(ranks, folder) for folder in folders]
+
+
+def of_place(ranks: Ranks, folder: UnusablePlace) -> Result:
+    """The result for a folder that everybody has."""
+    case = "shared-memory" if folder.path == "/dev/shm" else "unwritable"  # noqa: S108
+    return ranks.outcome("places", case, path=folder.path, error=folder.error)
+
+
+def of_own_place(ranks: Ranks, folder: UnusablePlace) -> Result:
+    """The result for the folder that TMPDIR names, where /tmp would do."""
+    case = "missing" if folder.error == os.strerror(errno.ENOENT) else "of-user"
+    result = ranks.outcome("places", case, path=folder.path, error=folder.error)
+    return replace(result, commands=("unset TMPDIR",))
 
 
 def hosts(ranks: Ranks) -> list[Result]:
     """The hosts that ssh does not reach."""
+    if listed := next((host for host in ranks.expected.mute if host.where), None):
+        values = {"host": listed.path, "error": listed.error, "path": listed.where}
+        return [ranks.outcome("hosts", "default-hostfile", **values)]
     mute = [f"{host.path} ({host.error})" for host in ranks.expected.mute]
     return [ranks.outcome("hosts", "mute", hosts=", ".join(mute), host=ranks.expected.mute[0].path)] if mute else []
 
