@@ -29,7 +29,8 @@ from envkit.knowledge.mpi import FAMILIES
 from envkit.launch import image_launch
 from envkit.launch.table import table
 from envkit.machine import host
-from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
+from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, require_family
+from envkit.planning import chosen_mpi
 from envkit.planning.chosen_mpi import Unloaded
 from envkit.planning.compatibility import MPIS, versions
 from envkit.planning.plan import Plan, Step
@@ -73,8 +74,7 @@ def fitted(
     machine: Machine, tree: Tree, found: list[Program], name: str = "pytorch-2.13-cpu", family: str = ""
 ) -> Stack:
     """What is built where these are found, and that the machine has the MPI for it."""
-    chosen, others = by_preference(found, family)
-    seen = machine(mpi=chosen, other_mpis=others)
+    seen = chosen_mpi.preferring(family, machine(mpi=next(iter(found), None), other_mpis=tuple(found[1:])))
     request = Request(prefix=Prefix(root=tree.root.parent), mpi=family)
     made, taken = mpi.fitted(request, seen, stack(name), tree)
     fitting = [one for one in found if f"-{mpi.toolchain_of(one)}-" in made.easyconfig and family in ("", one.family)]
@@ -135,9 +135,9 @@ def test_the_plan_says_why_this_mpi(
 ) -> None:
     if is_built:
         build(tree, "Horovod/0.28.1-gompi-system-PyTorch-2.13.0")
-    chosen, others = by_preference(found, family)
+    seen = chosen_mpi.preferring(family, machine(mpi=found[0], other_mpis=tuple(found[1:])))
     request = Request(prefix=Prefix(root=tree.root.parent), mpi=family)
-    _, taken = mpi.fitted(request, machine(mpi=chosen, other_mpis=others), stack("pytorch-2.13-cpu"), tree)
+    _, taken = mpi.fitted(request, seen, stack("pytorch-2.13-cpu"), tree)
     told = list(mpi.limits(taken, Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
     [line] = [line for line in told if "--mpi would choose another" in line]
     assert line.startswith(f"          It is {why}; --mpi") and str(taken.mpi) not in line
@@ -229,10 +229,10 @@ def test_a_family_that_there_is_not_is_refused_with_what_may_be_meant(given: str
 
 def test_a_family_that_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"^There is no Intel MPI here") as problem:
-        by_preference([OPEN_MPI, MPICH], "Intel MPI")
+        require_family([OPEN_MPI, MPICH], "Intel MPI")
     assert "There is Open MPI 4.1.4 (/usr/bin/mpirun), MPICH 4.3.2 (/opt/mpich/bin/mpirun)" in problem.value.why
     with pytest.raises(HostProblem) as problem:
-        by_preference([], "MPICH")
+        require_family([], "MPICH")
     assert "There is no MPI at all" in problem.value.why
 
 
@@ -556,7 +556,7 @@ def test_the_plan_names_each_mpi_that_is_refused(machine: Machine, fake: Callabl
     told = list(mpi.limits(machine(mpi=found, refused_mpis=(why,)), plan, stack("pytorch-2.13-cpu")))
     assert f"          Not taken: {why}" in told
     with pytest.raises(HostProblem) as problem:
-        by_preference([found], "MPICH", (why,))
+        require_family([found], "MPICH", (why,))
     assert f"There is Open MPI 4.1.4 ({taken}). Not taken: Open MPI 5.0.3" in problem.value.why
 
 

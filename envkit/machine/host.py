@@ -108,11 +108,10 @@ class Host:
         return Platform(machine=self.machine, python=self.python.minor)
 
 
-def detect(load: Sequence[str] = (), mpi_family: str = "") -> Host:
-    """Look at this machine, and take the first of its MPI libraries, or the first of a family.
+def detect(load: Sequence[str] = ()) -> Host:
+    """Look at this machine, and take the first of its MPI libraries.
 
-    Raises HostProblem when a module in ``load`` cannot be loaded, there is no MPI of that family, or the compiler does
-    not end.
+    Raises HostProblem when a module in ``load`` cannot be loaded, or the compiler does not end.
     """
     tool = modules_tool.find_modules_tool()
     whole = modules_tool.clean(os.environ, tool, load)
@@ -123,16 +122,15 @@ def detect(load: Sequence[str] = (), mpi_family: str = "") -> Host:
             what=f"{hangs}.", fix="Try again. If that stays so, take its folder off PATH, or load another one."
         )
     searched = list(candidates(whole))
-    refused = tuple(one for one in searched if isinstance(one, Refused))
-    chosen, others = by_preference([one for one in searched if isinstance(one, Program)], mpi_family, refused)
+    found = [one for one in searched if isinstance(one, Program)]
     return Host(
         machine=platform.machine(),
         python=interpreter(env),
         modules_tool=tool,
         compiler=compiles_with,
-        mpi=chosen,
-        other_mpis=others,
-        refused_mpis=refused,
+        mpi=next(iter(found), None),
+        other_mpis=tuple(found[1:]),
+        refused_mpis=tuple(one for one in searched if isinstance(one, Refused)),
         cmake=cmake(env),
         accelerator=accelerator(),
         load=tuple(load),
@@ -386,12 +384,9 @@ WRAPPERS = tuple(f"mpicxx{variant}" for variant in VARIANTS)
 CRAY_WRAPPER = "CC"  # of the module craype; it has no mpicxx and no mpirun, but what modules like PrgEnv-gnu say
 
 
-def by_preference(
-    programs: Sequence[Program], family: str, refused: Sequence[Refused] = ()
-) -> tuple[Program | None, tuple[Program, ...]]:
-    """Return the first MPI, of a family if one is named, and the others. Raises HostProblem without any of it."""
-    fitting = [one for one in programs if family in ("", one.family)]
-    if family and not fitting:
+def require_family(programs: Sequence[Program], family: str, refused: Sequence[Refused] = ()) -> None:
+    """Require an MPI of a family, if one is named. Raises HostProblem, which tells the others, and those refused."""
+    if family and not any(one.family == family for one in programs):
         there = f"There is {', '.join(map(described, programs)) or 'no MPI at all'}." if programs or not refused else ""
         not_taken = " ".join(f"Not taken: {str(one).rstrip('.')}." for one in refused)
         needs = "Its mpicxx, mpi.h and mpirun have to be on PATH."
@@ -402,8 +397,6 @@ def by_preference(
             why=" ".join(filter(None, (needs, there, not_taken))),
             fix=f"{REMEDIES[family]} Without --mpi the first that there is would be taken.",
         )
-    chosen = fitting[0] if fitting else None
-    return chosen, tuple(one for one in programs if one != chosen)
 
 
 def launcher_mpi(env: Mapping[str, str]) -> Program | None:

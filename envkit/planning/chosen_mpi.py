@@ -52,9 +52,13 @@ def programs(machine: Host) -> list[Program]:
 
 def detect(request: Request) -> Host:
     """Look at this machine, with the MPI first that is asked for, where it is there. Raises HostProblem."""
-    machine = host.detect(request.load)
+    return preferring(request.mpi, host.detect(request.load))
+
+
+def preferring(family: str, machine: Host) -> Host:
+    """Return a machine with the MPI of a family first, if it has one."""
     found = programs(machine)
-    first = next((program for program in found if program.family == request.mpi), None)
+    first = next((program for program in found if program.family == family), None)
     if first is None:
         return machine
     return replace(machine, mpi=first, other_mpis=tuple(program for program in found if program != first))
@@ -63,7 +67,7 @@ def detect(request: Request) -> Host:
 def require(request: Request, machine: Host) -> None:
     """Require the family of MPI that is asked for, if one is. Raises HostProblem."""
     try:
-        host.by_preference(programs(machine), request.mpi)
+        host.require_family(programs(machine), request.mpi, machine.refused_mpis)
     except HostProblem as missing:
         offered = unloaded(machine, request.mpi)
         if "mpi" in request.configured:
