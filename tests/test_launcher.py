@@ -842,4 +842,6 @@ def test_an_mpi_whose_launcher_lies_in_the_environment_is_not_asked(mpi: Mpi, en
 @pytest.mark.parametrize("body", ["exit 1", "echo 'of a site'"])
 def test_a_launcher_that_does_not_tell_is_left_as_it_is(body: str, entered: Entered, fake: Fake) -> None:
     fake("mpirun.openmpi", SAYS_OPEN_MPI)
-    assert started(entered, OF_SYSTEM, fake("mpirun", body)).argv[0] == "mpirun"
+    program = fake("mpirun", body)
+    assert started(entered, OF_SYSTEM, program).argv[0] == "mpirun" and not entered.entries
+    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="site").argv[0] == "mpirun"

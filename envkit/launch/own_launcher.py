@@ -12,6 +12,7 @@ from envkit.launch.launcher import Launch, variables
 from envkit.machine.host import MPI_FAMILIES, VARIANTS, Program, of_launcher
 from envkit.system import process
 
+PATIENCE_S = 20
 NAMES = ("mpirun", "mpiexec")
 # EasyBuild's module of the machine's own MPI says in EBROOTOPENMPI where that was when it was built.
 ASK = """
@@ -30,7 +31,9 @@ def own(launch: Launch, inside: Environment, mpi: Mpi | None, env: Mapping[str, 
     """
     if mpi is None or mpi.family != "Open MPI" or mpi.embedded or launch.launcher not in NAMES:
         return launch
-    if not isinstance(inside, ModuleEnvironment) or first_outside(launch.launcher, inside, env) == mpi.family:
+    if not isinstance(inside, ModuleEnvironment):
+        return launch
+    if first_outside(launch.launcher, inside, env) in (mpi.family, "unknown"):
         return launch
     found = launchers(launch.launcher, inside, env)
     if not found or (launch.launcher in found and found[launch.launcher].family == "unknown"):
@@ -60,7 +63,7 @@ def first_outside(name: str, inside: ModuleEnvironment, env: Mapping[str, str]) 
 def launchers(name: str, inside: Environment, env: Mapping[str, str]) -> dict[str, Program]:
     """Return the launchers that an environment has, by what they are called in it, that which it takes first."""
     argv = ["sh", "-c", ASK, "sh", *(f"{name}{variant}" for variant in VARIANTS)]
-    told = process.capture(inside.command(argv), env=inside.variables(variables(env))).stdout
+    told = process.capture(inside.command(argv), env=inside.variables(variables(env)), timeout_s=PATIENCE_S).stdout
     found = {}
     for block in told.split("\f")[1:]:
         line, _, version = block.partition("\n")
