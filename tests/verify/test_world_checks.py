@@ -153,6 +153,20 @@ def test_where_no_rank_came_the_launcher_says_why(said: str, words: str) -> None
     assert result.remedy
 
 
+@pytest.mark.parametrize(
+    ("said", "case"),
+    [
+        ("/p/bin/mpiexec: 2: exec: /usr/bin/mpiexec.mpich: not found", "launcher-gone"),
+        ("/p/bin/mpiexec: 2: exec: /usr/bin/mpiexec.mpich: Permission denied", "not-executable"),
+        ("bash: line 1: exec: mpirun: not found", "not-executable"),
+    ],
+)
+def test_a_launcher_that_has_gone_is_not_to_be_made_executable(said: str, case: str) -> None:
+    result = found([], "rank-missing", launcher_said=said, launcher_status=127)
+    assert result.case == case
+    assert ("chmod" in result.remedy) is (case == "not-executable")
+
+
 def test_what_entering_says_to_type_can_be_typed() -> None:
     said = "Lmod says this.\nenvkit: the module Toy/1.0 could not be loaded.\n\n  The tool failed.\n\nWhat to do: {}\n"
     for fix, typed in (("'unset ${!_A@}', or start a new shell.", ("unset ${!_A@}",)), ("See 'module avail'.", ())):
