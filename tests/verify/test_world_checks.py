@@ -91,6 +91,7 @@ def test_the_family_of_an_mpi_by_its_path(path: str, name: str) -> None:
         ("srun", "srun", {"libraries": CRAY, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "Cray MPICH", "cray_shasta"),
         ("srun", "srun", {"libraries": MVAPICH, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "MVAPICH", "mpirun_rsh"),
         ("mpirun", "mpirun of Open MPI", {"libraries": INTEL}, "Intel MPI", "I_MPI_PMI_LIBRARY"),
+        ("mpirun", "mpirun of Open MPI", {"libraries": MPICH}, "does not understand that launcher", "mpirun.mpich"),
         ("srun", "srun", {"environment": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo", "Unset"),
         ("flux", "flux run", {"libraries": OPEN_MPI}, "flux run", "mpirun of that MPI"),
         ("mpirun", "mpirun of Open MPI 5 or later", {"libraries": OPEN_MPI, "machine": IMAGE}, "the image", "inside"),
