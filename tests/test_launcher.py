@@ -785,10 +785,12 @@ OTHERS = "it belongs to Open MPI, which this Horovod was built with; {mpirun} is
 
 
 @pytest.fixture
-def entered(monkeypatch: pytest.MonkeyPatch) -> Entered:
+def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
     monkeypatch.setattr(Entered, "entries", [])
+    (tmp_path / "OpenMPI").mkdir()
+    (tmp_path / "OpenMPI" / "system.lua").touch()
     tool = ModulesTool(kind="Lmod", command=Path("/lmod"))
-    return Entered(name="plain", tool=tool, modulepath=Path("/modules"), modules=("Horovod/1",))
+    return Entered(name="plain", tool=tool, modulepath=tmp_path, modules=("Horovod/1",))
 
 
 def started(inside: Entered, mpi: Mpi, program: Path, **env: str) -> Launch:
@@ -799,12 +801,17 @@ def started(inside: Entered, mpi: Mpi, program: Path, **env: str) -> Launch:
     return image_launch.plan_launch(inside, mpi, LaunchRequest(ranks=2), env)[1]
 
 
-def test_mpirun_of_the_same_mpi_is_asked_once_and_without_entering(entered: Entered, fake: Fake) -> None:
+def test_mpirun_of_the_same_mpi_is_asked_once_and_without_entering(
+    entered: Entered, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = fake("asked", "")
     program = fake("mpirun", f"echo 1 >> {asked}; {SAYS_OPEN_MPI}")
     asked.write_text("")
     assert started(entered, OF_SYSTEM, program).argv[0] == "mpirun"
     assert asked.read_text() == "1\n" and entered.entries == []
+    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="mpich").argv[0] == "mpirun"
+    assert len(entered.entries) == 1
+    monkeypatch.setattr(own_launcher, "SYSTEM", (str(program.parent),))
     assert started(entered, OF_SYSTEM, program, LOADEDMODULES="mpich").argv[0] == "mpirun"
     assert len(entered.entries) == 1
 
@@ -837,6 +844,11 @@ def test_no_launcher_of_the_mpi(entered: Entered, fake: Fake) -> None:
 def test_an_mpi_whose_launcher_lies_in_the_environment_is_not_asked(mpi: Mpi, entered: Entered, fake: Fake) -> None:
     launch = started(entered, mpi, fake("mpirun", "echo asked >&2; exit 1"))
     assert launch.argv[0] in own_launcher.NAMES and not entered.entries
+
+
+def test_a_stack_with_its_own_open_mpi_is_not_asked(entered: Entered, fake: Fake) -> None:
+    (entered.modulepath / "OpenMPI" / "system.lua").rename(entered.modulepath / "OpenMPI" / "4.1.5-GCC-12.3.0.lua")
+    assert started(entered, OF_SYSTEM, fake("mpirun", SAYS_MPICH)).argv[0] == "mpirun" and not entered.entries
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo 'of a site'"])

@@ -13,6 +13,8 @@ from envkit.machine.host import MPI_FAMILIES, VARIANTS, Program, of_launcher
 from envkit.system import process
 
 PATIENCE_S = 20
+OF_MACHINE = "OpenMPI/system*"  # the module that stands for the machine's own; other stacks bring one
+SYSTEM = ("/usr/bin", "/bin", "/usr/local/bin")  # which stay on PATH, whatever modules are unloaded
 NAMES = ("mpirun", "mpiexec")
 # EasyBuild's module of the machine's own MPI says in EBROOTOPENMPI where that was when it was built.
 ASK = """
@@ -31,7 +33,7 @@ def own(launch: Launch, inside: Environment, mpi: Mpi | None, env: Mapping[str, 
     """
     if mpi is None or mpi.family != "Open MPI" or mpi.embedded or launch.launcher not in NAMES:
         return launch
-    if not isinstance(inside, ModuleEnvironment):
+    if not isinstance(inside, ModuleEnvironment) or not any(inside.modulepath.glob(OF_MACHINE)):
         return launch
     if first_outside(launch.launcher, inside, env) in (mpi.family, "unknown"):
         return launch
@@ -54,10 +56,9 @@ def own(launch: Launch, inside: Environment, mpi: Mpi | None, env: Mapping[str, 
 
 def first_outside(name: str, inside: ModuleEnvironment, env: Mapping[str, str]) -> str:
     """Return the family of the launcher that is the first here, if entering does not change which one is."""
-    if inside.load or inside.venv or env.get("LOADEDMODULES"):
-        return ""
-    path = process.which(name, path=env.get("PATH"))
-    return of_launcher(path, env).family if path else ""
+    path = process.which(name, path=env.get("PATH")) or ""
+    is_loaded = bool(env.get("LOADEDMODULES")) and str(Path(path).parent) not in SYSTEM
+    return "" if not path or inside.load or inside.venv or is_loaded else of_launcher(path, env).family
 
 
 def launchers(name: str, inside: Environment, env: Mapping[str, str]) -> dict[str, Program]:
