@@ -107,3 +107,24 @@ def test_a_rank_of_somebodys_launcher_joins_by_the_model(
 def test_what_makes_no_sense(words: list[str], what: str, toy: None, capsys: Output) -> None:
     assert run(["run", *words, "--", "true"]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_mpirun_has_become_that_of_mpich(
+    has_own: bool, toy: None, install: Callable[..., ModuleReceipt], fake: Fake, capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    modules = Path(install().tree) / "modules" / "all"
+    (modules / "OpenMPI").mkdir(parents=True)
+    (modules / "OpenMPI" / "system.lua").touch()
+    program = fake("mpirun", "printf 'HYDRA build details:\\n Version: 4.2.1\\n'")
+    fake("mpirun.openmpi", "echo 'mpirun (Open MPI) 4.1.4'" if has_own else "exit 1")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("LOADEDMODULES", raising=False)
+    assert run(["run", "toy-cpu", "-n", "2", "--print", "--", "true"]) == (0 if has_own else 3)
+    said = capsys.readouterr()
+    if has_own:
+        assert " -- mpirun.openmpi -np 2 " in said.out
+        assert said.err.endswith(f"which this Horovod was built with; {program} is of MPICH 4.2.1\n")
+    else:
+        assert not said.out and "There is no launcher of Open MPI 4.1.4 here" in said.err

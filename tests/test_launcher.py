@@ -1,20 +1,22 @@
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import pytest
 
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
+from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, ModuleEnvironment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
-from envkit.launch import hosts, image_launch, launcher, srun_mpi
+from envkit.launch import hosts, image_launch, launcher, own_launcher, srun_mpi
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.launch.table import table
 from envkit.machine.host import cores, physical_cores
+from envkit.machine.modules_tool import ModulesTool
 
 Fake = Callable[..., Path]
 MANY = cores() + 1
@@ -758,3 +760,100 @@ def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch
     monkeypatch.setattr(srun_mpi, "LOADER_CACHE", Path("/proc/nonexistent"))
     assert srun_mpi.exported(OPEN_MPI_4) == srun_mpi.exported(None) == srun_mpi.exported(INTEL) == ()
     assert srun_mpi.library(INTEL, "pmix", {"I_MPI_PMI_LIBRARY": "libpmix.so.2"}) == "libpmix.so.2"
+
+
+class Entered(ModuleEnvironment):
+    """An environment whose modules put nothing on PATH; it counts how often it was entered."""
+
+    entries: ClassVar[list[Sequence[str]]] = []
+
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,
+        visible: Sequence[Path] = (),
+    ) -> list[str]:
+        self.entries.append(argv)
+        return [*launcher, *argv]
+
+
+SAYS_OPEN_MPI, SAYS_MPICH = "echo 'mpirun (Open MPI) 5.0.7'", "echo 'HYDRA build details:'; echo '  Version: 4.2.1'"
+OF_SYSTEM = Mpi(family="Open MPI", version="5.0.7")
+OTHERS = "it belongs to Open MPI, which this Horovod was built with; {mpirun} is of MPICH 4.2.1"
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
+    monkeypatch.setattr(Entered, "entries", [])
+    (tmp_path / "OpenMPI").mkdir()
+    (tmp_path / "OpenMPI" / "system.lua").touch()
+    tool = ModulesTool(kind="Lmod", command=Path("/lmod"))
+    return Entered(name="plain", tool=tool, modulepath=tmp_path, modules=("Horovod/1",))
+
+
+def started(inside: Entered, mpi: Mpi, program: Path, **env: str) -> Launch:
+    env = {"PATH": f"{program.parent}:/proc/nonexistent", **env}
+    shell = program.with_name("sh")
+    shell.unlink(missing_ok=True)
+    shell.symlink_to("/bin/sh")
+    return image_launch.plan_launch(inside, mpi, LaunchRequest(ranks=2), env)[1]
+
+
+def test_mpirun_of_the_same_mpi_is_asked_once_and_without_entering(
+    entered: Entered, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = fake("asked", "")
+    program = fake("mpirun", f"echo 1 >> {asked}; {SAYS_OPEN_MPI}")
+    asked.write_text("")
+    assert started(entered, OF_SYSTEM, program).argv[0] == "mpirun"
+    assert asked.read_text() == "1\n" and entered.entries == []
+    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="mpich").argv[0] == "mpirun"
+    assert len(entered.entries) == 1
+    monkeypatch.setattr(own_launcher, "SYSTEM", (str(program.parent),))
+    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="mpich").argv[0] == "mpirun"
+    assert len(entered.entries) == 1
+
+
+def test_mpirun_that_has_become_another_mpi_s(entered: Entered, fake: Fake) -> None:
+    fake("mpirun.mpich", SAYS_MPICH)
+    fake("mpirun.openmpi", SAYS_OPEN_MPI)
+    program = fake("mpirun", SAYS_MPICH)
+    launch = started(entered, OF_SYSTEM, program)
+    assert launch.argv[:3] == ("mpirun.openmpi", "-np", "2")
+    assert launch.why == OTHERS.format(mpirun=program)
+
+
+def test_the_launcher_where_the_mpi_was_when_its_module_was_built(entered: Entered, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "openmpi").mkdir()
+    fake("mpirun", SAYS_OPEN_MPI, folder="openmpi/bin")
+    program = fake("mpirun", SAYS_MPICH)
+    launch = started(entered, OF_SYSTEM, program, EBROOTOPENMPI=str(tmp_path / "openmpi"))
+    assert launch.argv[0] == f"{tmp_path}/openmpi/bin/mpirun"
+
+
+def test_no_launcher_of_the_mpi(entered: Entered, fake: Fake) -> None:
+    program = fake("mpirun", SAYS_MPICH)
+    with pytest.raises(HostProblem, match=r"^There is no launcher of Open MPI 5\.0\.7 here") as told:
+        started(entered, OF_SYSTEM, program)
+    assert told.value.why == f"{program} is of MPICH 4.2.1: it would start each rank as a world of its own."
+
+
+@pytest.mark.parametrize("mpi", [MPICH, INTEL, CRAY, Mpi(family="Open MPI", version="4.1.8", embedded=True)])
+def test_an_mpi_whose_launcher_lies_in_the_environment_is_not_asked(mpi: Mpi, entered: Entered, fake: Fake) -> None:
+    launch = started(entered, mpi, fake("mpirun", "echo asked >&2; exit 1"))
+    assert launch.argv[0] in own_launcher.NAMES and not entered.entries
+
+
+def test_a_stack_with_its_own_open_mpi_is_not_asked(entered: Entered, fake: Fake) -> None:
+    (entered.modulepath / "OpenMPI" / "system.lua").rename(entered.modulepath / "OpenMPI" / "4.1.5-GCC-12.3.0.lua")
+    assert started(entered, OF_SYSTEM, fake("mpirun", SAYS_MPICH)).argv[0] == "mpirun" and not entered.entries
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo 'of a site'"])
+def test_a_launcher_that_does_not_tell_is_left_as_it_is(body: str, entered: Entered, fake: Fake) -> None:
+    fake("mpirun.openmpi", SAYS_OPEN_MPI)
+    program = fake("mpirun", body)
+    assert started(entered, OF_SYSTEM, program).argv[0] == "mpirun" and not entered.entries
+    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="site").argv[0] == "mpirun"

@@ -161,6 +161,32 @@ def test_the_mpi_of_a_prefix_is_taken_also_where_another_is_first(machine: Machi
     assert taken.mpi == MPICH and taken.why_mpi == "of the family that modules of this prefix are built with"
 
 
+@pytest.mark.parametrize("there", [(), (OPEN_MPI,)])
+def test_the_mpi_of_a_prefix_has_gone(there: tuple[Program, ...], machine: Machine, tree: Tree, tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun.mpich"
+    script = tree.software / mpi.modules()["gmpich"] / "bin" / "mpirun"
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec "{mpirun}" "$@"\n')
+    build(tree, "Horovod/0.28.1-gmpich-system-PyTorch-2.13.0")
+    request, seen = Request(prefix=Prefix(root=tree.root.parent)), machine(mpi=next(iter(there), None))
+    with pytest.raises(HostProblem) as told:
+        mpi.fitted(request, seen, stack("pytorch-2.13-cpu"), tree)
+    assert told.value.what == f"The MPICH that modules of this prefix are built with has gone: {mpirun}."
+    assert ("Open MPI 4.1.4 (/usr/bin/mpirun), which cannot take its place" in told.value.why) is bool(there)
+    assert ("--mpi openmpi" in told.value.fix) is bool(there)
+    made, taken = mpi.fitted(
+        dataclasses.replace(request, mpi="Open MPI"), machine(mpi=OPEN_MPI), stack("pytorch-2.13-cpu"), tree
+    )
+    assert "gompi" in made.easyconfig and taken.mpi == OPEN_MPI
+
+
+def test_an_mpi_of_another_family_is_not_said_to_be_of_that_of_the_prefix(machine: Machine, tree: Tree) -> None:
+    build(tree, "Horovod/0.28.1-gompi-system-PyTorch-2.13.0")
+    request = Request(prefix=Prefix(root=tree.root.parent))
+    _, taken = mpi.fitted(request, machine(mpi=MPICH), stack("pytorch-2.13-cpu"), tree)
+    assert taken.why_mpi == "the first on PATH"
+
+
 def test_a_family_that_a_stack_has_no_recipes_for_is_not_passed_over(machine: Machine, tree: Tree) -> None:
     request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH")
     with pytest.raises(UsageProblem, match=r"^--mpi: tensorflow-2\.13-rocm has no recipes for MPICH\.$"):

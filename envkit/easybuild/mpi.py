@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from envkit.easybuild.eb_command import rules
 from envkit.environments.environment import Environment
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
-from envkit.errors import Problem, UsageProblem
+from envkit.errors import HostProblem, Problem, UsageProblem
+from envkit.knowledge.mpi import FAMILIES
 from envkit.launch import launcher
 from envkit.machine.host import Host, Program, ask, compiling, of_launcher
 from envkit.planning import chosen_mpi
@@ -33,8 +34,9 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[Stack, Host]:
     """Return a stack by the recipes for an MPI of this machine, and the machine with that MPI.
 
-    What is built already stays with its own family, unless another one is asked for. Raises HostProblem where that is
-    not here, UsageProblem where a stack brings its own MPI, and so has none to choose.
+    What is built already stays with its own family, unless another one is asked for. Raises HostProblem where the MPI
+    that is asked for is not here, or that of what is built has gone, UsageProblem where a stack brings its own MPI, and
+    so has none to choose.
     """
     by_toolchain, family = variants(stack), asked(request, stack)
     if not by_toolchain:
@@ -65,6 +67,8 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
         (program for program in installed if toolchain_of(program) == toolchain),
         key=lambda program: program.path != before,
     )
+    if before and not before.exists() and not fitting:
+        raise gone(before, [program for program in installed if toolchain_of(program) in by_toolchain])
     others = tuple(program for program in installed if program not in fitting[:1])
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
@@ -72,7 +76,7 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
         why = "named by your configuration" if "mpi" in request.configured else "asked for with --mpi"
     elif chosen and chosen.path == before:
         why = "what modules of this prefix are built with"
-    elif built:
+    elif built and fitting:
         why = "of the family that modules of this prefix are built with"
     elif installed and toolchain_of(installed[0]) in by_toolchain:
         why = "the first on PATH"
@@ -85,6 +89,21 @@ def asked(request: Request, stack: Stack) -> str:
     """Return the family of MPI that is asked for; the configuration's counts only where a stack has recipes for it."""
     is_honoured = "mpi" not in request.configured or rules()["toolchains"].get(request.mpi) in variants(stack)
     return request.mpi if is_honoured else ""
+
+
+def gone(before: Path, others: Sequence[Program]) -> HostProblem:
+    """Return the failure that nothing is left of the MPI whose launcher modules of a prefix call."""
+    there = ", ".join(f"{other.family} {other.version} ({other.path})" for other in others)
+    own = "MPICH" if before.name == "mpirun.mpich" else "MPI"
+    words = [word for word, family in FAMILIES.items() if any(other.family == family for other in others)]
+    another = (
+        f" To build with another one beside it: {' or '.join(f'--mpi {word}' for word in words)}." if words else ""
+    )
+    return HostProblem(
+        what=f"The {own} that modules of this prefix are built with has gone: {before}.",
+        why=f"There is {there}, which cannot take its place." if there else "",
+        fix=f"Install it again, with what compiles programs for it, or load its module (--load).{another}",
+    )
 
 
 def toolchain_of(mpi: Program) -> str:

@@ -11,7 +11,7 @@ from envkit.environments.environment import ContainerEnvironment, Environment, M
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import known, symptom
-from envkit.launch import hosts, launcher, srun_mpi
+from envkit.launch import hosts, launcher, own_launcher, srun_mpi
 from envkit.launch.host_mpi import CRAY_ABI, bound, find
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.machine import host
@@ -30,7 +30,8 @@ def plan_launch(
     """Return an environment as its ranks are to be started, and their launch.
 
     ``mpi`` is the environment's own; ``model`` is forced, or chosen by what this machine has. Raises what
-    launcher.select does, and HostProblem where host and image do not fit, or ranks start where EESSI is not mounted.
+    launcher.select and own_launcher.own do, and HostProblem where host and image do not fit, or ranks start where
+    EESSI is not mounted.
     """
     if is_here_alone(inside, wanted):
         return inside, replace(launcher.select(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
@@ -39,7 +40,7 @@ def plan_launch(
         if isinstance(inside, EessiEnvironment) and inside.way and (launch.remote or launch.spans):
             words = symptom("ranks-elsewhere", launcher=launch.launcher)
             raise HostProblem.of(words)
-        return inside, launch
+        return inside, own_launcher.own(launch, inside, mpi, env)
     chosen = model or fitting(mpi, wanted, env)
     if chosen is MpiModel.INSIDE:
         require_one_node(wanted)

@@ -56,9 +56,15 @@ def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Sett
     for pattern in table["variables"]:
         for name in sorted(ranks):
             by_python = name == "LC_CTYPE" and env.get(name) == "C.UTF-8"  # Python's own, where there is no locale
-            others = name in own or by_python or re.fullmatch("|".join(not_own), name)
+            others = name in own or by_python or is_below(name, env) or re.fullmatch("|".join(not_own), name)
             if name in env and re.fullmatch(pattern, name) and not others:
                 yield Setting(kind="variable", name=name, value=env[name])
+
+
+def is_below(name: str, env: Mapping[str, str]) -> bool:
+    """Whether a variable names a place in the folder that mpirun calls its own; elsewhere it is the user's."""
+    folder = env.get(known("settings")["of_mpirun_below"].get(name, ""))
+    return bool(folder) and env.get(name, "").startswith(f"{folder}/")
 
 
 def of_ended_job(env: Mapping[str, str]) -> Iterator[Setting]:

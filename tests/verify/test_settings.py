@@ -90,6 +90,37 @@ def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: li
     assert found == shown if inside else len(found) == shown
 
 
+OF_OPEN_MPI_5 = """
+OMPI_ARGV OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK
+OMPI_COMM_WORLD_RANK OMPI_FILE_LOCATION OMPI_MCA_PREFIXES OMPI_MCA_cpu_type
+OMPI_MCA_initial_wdir OMPI_MCA_num_procs OMPI_NUM_APP_CTX OMPI_TOOL_NAME OMPI_UNIVERSE_SIZE OMPI_VERSION
+OMPI_WORLD_LOCAL_SIZE OMPI_WORLD_SIZE OPAL_USER_PARAMS_GIVEN PMIX_BFROP_BUFFER_TYPE PMIX_GDS_MODULE PMIX_HOSTNAME
+PMIX_NAMESPACE PMIX_PARAM_FILE_PASSED PMIX_PREFIX PMIX_RANK PMIX_SECURITY_MODE PMIX_SERVER_TMPDIR PMIX_SERVER_URI2
+PMIX_SERVER_URI21 PMIX_SERVER_URI3 PMIX_SERVER_URI4 PMIX_SERVER_URI41 PMIX_SYSTEM_TMPDIR PMIX_VERSION PRTE_LAUNCHED
+PRTE_SHARED_FS OMPI_MCA_mca_base_param_file_path OMPI_MCA_mca_base_param_file_path_force
+"""
+
+
+@pytest.mark.parametrize(("place", "shown"), [("/mpi/lib/openmpi", []), ("/mine", ["/mine"])])
+def test_what_mpirun_of_open_mpi_5_sets_for_its_ranks_is_not_the_users(place: str, shown: list[str]) -> None:
+    """As of 5.0.11, and the files and folders of components as of Debian's 5.0.7."""
+    env = {**dict.fromkeys(OF_OPEN_MPI_5.split(), "1"), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_LIBDIR_LOC": "/mpi/lib"}
+    env |= {"OMPI_MCA_mca_base_component_path": place, "PRTE_MCA_plm": "ssh"}
+    found = {setting.name: setting.value for setting in settings.variables(env, env)}
+    assert found.pop("PRTE_MCA_plm") == "ssh"
+    assert list(found.values()) == shown
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_hydra_sets_for_its_ranks_is_not_the_users(is_here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of MPICH 4.2.3; 5.0.2 does not set it any more."""
+    monkeypatch.setattr("envkit.verify.settings.is_unseen", lambda *_: not is_here)
+    env = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    env |= {"MPIR_CVAR_CH3_INTERFACE_HOSTNAME": "node1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
+    found = [setting.name for setting in settings.variables(env, env)]
+    assert found == [*(() if is_here else ("MPIR_CVAR_CH3_INTERFACE_HOSTNAME",)), "MPIR_CVAR_DEBUG_SUMMARY"]
+
+
 @pytest.mark.parametrize("job", [True, False])
 def test_what_slurm_sets_in_its_jobs_is_not_the_users(job: bool, home: Path) -> None:
     """As of Slurm 23.11. Without CUDA_VISIBLE_DEVICES, where nothing else keeps jobs apart, GPUs of others are used."""

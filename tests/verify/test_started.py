@@ -309,3 +309,17 @@ def test_the_title_of_slurms_daemon_says_whether_it_started_a_batch_script(
     done = subprocess.run(argv, executable=daemon, env=env, capture_output=True, text=True, check=True)
     found, left = json.loads(done.stdout)
     assert (found[0] if found else "", bool(left)) == (launcher, not launcher)
+
+
+@pytest.mark.parametrize("name", ["mpirun.openmpi", "mpiexec.openmpi", "mpirun"])
+@pytest.mark.parametrize("told", [f"{OMPI} {JOBID}", f"{OMPI} PRTE_LAUNCHED=1 PMIX_NAMESPACE=p@1"])
+def test_mpirun_is_known_above_a_rank_by_debians_name_for_it(
+    told: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = dict(pair.split("=", 1) for pair in told.split())
+    launch = detect(env)
+    assert launch
+    monkeypatch.setattr(f"{started.__name__}.ancestors", lambda: ([name, "bash"], True))
+    assert not is_unseen(launch, env)
+    monkeypatch.setattr(f"{started.__name__}.ancestors", lambda: (["mpirun.mpich", "bash"], True))
+    assert is_unseen(launch, env)

@@ -92,6 +92,7 @@ def test_the_family_of_an_mpi_by_its_path(path: str, name: str) -> None:
         ("srun", "srun", {"libraries": CRAY, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "Cray MPICH", "cray_shasta"),
         ("srun", "srun", {"libraries": MVAPICH, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "MVAPICH", "mpirun_rsh"),
         ("mpirun", "mpirun of Open MPI", {"libraries": INTEL}, "Intel MPI", "I_MPI_PMI_LIBRARY"),
+        ("mpirun", "mpirun of Open MPI", {"libraries": MPICH}, "does not understand that launcher", "mpirun.mpich"),
         ("srun", "srun", {"environment": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo", "Unset"),
         ("flux", "flux run", {"libraries": OPEN_MPI}, "flux run", "mpirun of that MPI"),
         ("mpirun", "mpirun of Open MPI 5 or later", {"libraries": OPEN_MPI, "machine": IMAGE}, "the image", "inside"),
@@ -152,6 +153,20 @@ def test_where_no_rank_came_the_launcher_says_why(said: str, words: str) -> None
     result = found([], "rank-missing", launcher_said=said, launcher_status=1)
     assert words in result.message
     assert result.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "case"),
+    [
+        ("/p/bin/mpiexec: 2: exec: /usr/bin/mpiexec.mpich: not found", "launcher-gone"),
+        ("/p/bin/mpiexec: 2: exec: /usr/bin/mpiexec.mpich: Permission denied", "not-executable"),
+        ("bash: line 1: exec: mpirun: not found", "not-executable"),
+    ],
+)
+def test_a_launcher_that_has_gone_is_not_to_be_made_executable(said: str, case: str) -> None:
+    result = found([], "rank-missing", launcher_said=said, launcher_status=127)
+    assert result.case == case
+    assert ("chmod" in result.remedy) is (case == "not-executable")
 
 
 def test_what_entering_says_to_type_can_be_typed() -> None:
