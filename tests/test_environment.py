@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envkit.environments.environment import ContainerEnvironment, ModuleEnvironment, MpiModel
-from envkit.errors import HostProblem
+from envkit.errors import HostProblem, ModuleNotLoaded
 from envkit.machine import modules_tool
 from envkit.machine.modules_tool import ModulesTool, clean, find_modules_tool
 
@@ -106,7 +106,7 @@ def test_path_that_is_not_set() -> None:
 
 
 def test_modules_to_load_need_a_modules_tool() -> None:
-    with pytest.raises(HostProblem, match=r"The modules a, b/1 cannot be loaded\."):
+    with pytest.raises(ModuleNotLoaded, match=r"The modules a, b/1 cannot be loaded\."):
         clean({"PATH": "/usr/bin"}, None, ("a", "b/1"))
 
 
@@ -128,7 +128,7 @@ def test_clean_without_modules_to_load_unloads_those_of_the_caller(lmod: Modules
 
 
 def test_clean_says_which_module_cannot_be_loaded(lmod: ModulesTool, tree: Path) -> None:
-    with pytest.raises(HostProblem, match=r"The modules site/3 could not be loaded\.") as problem:
+    with pytest.raises(ModuleNotLoaded, match=r"The modules site/3 could not be loaded\.") as problem:
         clean(env_of(tree), lmod, ("site/3",))
     assert "site/3" in problem.value.why
 
