@@ -71,13 +71,16 @@ def install(request: Request, console: Console) -> "Report | None":
         return install_now(request, console)
 
 
-def install_now(request: Request, console: Console) -> "Report | None":
-    """Install a stack that did not seem to be there."""
+def install_now(request: Request, console: Console, old: Receipt | None = None) -> "Report | None":
+    """Install a stack that did not seem to be there, or in the place of an ``old`` one.
+
+    Raises HostProblem where the old one has become another one before its lock was had.
+    """
     with umask.like(request.prefix.root):
-        return install_into(request, console)
+        return install_into(request, console, old)
 
 
-def install_into(request: Request, console: Console) -> "Report | None":
+def install_into(request: Request, console: Console, old: Receipt | None) -> "Report | None":
     """Do that, with a umask that fits the prefix."""
     work = supplied(request)
     say_differences(work, console)
@@ -89,6 +92,8 @@ def install_into(request: Request, console: Console) -> "Report | None":
         filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
+        if old is not None:
+            installed.require_unchanged(work.tree, old)
         if (existing := find_installed(work.request)) is not None:
             say_already(existing, request.prefix.root, console)
             return None
