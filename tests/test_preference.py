@@ -132,6 +132,44 @@ def test_the_first_that_lacks_nothing(
     assert not any("\n" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("request_", "devices", "first"),
+    [
+        ({}, [CPU], "tensorflow-2.21-cpu"),
+        ({}, [CUDA, CPU], "tensorflow-2.15-foss-2023a-cuda"),
+        ({"sandbox": True}, [CPU], "tensorflow-2.21-cpu-image"),
+        ({"framework": "pytorch"}, [CPU], ""),
+        ({"wanted": "pytorch"}, [CPU], ""),
+    ],
+)
+def test_another_framework_comes_last_and_only_where_none_was_named(
+    request_: dict[str, Any], devices: list[Accelerator], first: str
+) -> None:
+    request = asked(**request_)
+    found = preference.others(request, devices)
+    assert [stack.name for stack in found[:1]] == [first] * bool(first)
+    assert not {*names(found)} & {*names(preference.candidates(request, devices))}
+    assert {stack.framework for stack in found} == ({"tensorflow"} if first else set())
+
+
+def test_a_machine_without_pytorch_gets_tensorflow(
+    prefix: Prefix, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is told so."""
+
+    def lacking(seen: select.Look, stack: Stack) -> list[Problem]:
+        seen.works[stack.name] = SimpleNamespace(stack=stack)
+        return [Problem(what="No wheel of torch.", fix="")] if stack.framework == "pytorch" else []
+
+    monkeypatch.setattr(select.Look, "lacking", lacking)
+    said = list[str]()
+    work = select.select(asked(prefix=prefix, tell=said.append), machine(accelerator=CPU))
+    assert work.stack.name == "tensorflow-2.21-cpu"
+    assert "not pytorch-2.13-cpu (easybuild): No wheel of torch" in said[-1]
+    with pytest.raises(HostProblem, match="for pytorch on this machine"):
+        select.select(asked(prefix=prefix, wanted="pytorch", tell=said.append), machine(accelerator=CPU))
+
+
 def test_what_comes_after_is_not_looked_at() -> None:
     looked = list[str]()
 
