@@ -65,7 +65,7 @@ def install(request: Request, console: Console) -> "Report | None":
     trust.require_place(request.prefix)
     if (existing := find_installed(request)) is not None:
         shared_python.protect(existing)
-        say_already(existing, request.prefix.root, console)
+        say_already(existing, request.prefix, console)
         return None
     with stoppable():
         return install_now(request, console)
@@ -95,7 +95,7 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
         if old is not None:
             installed.require_unchanged(work.tree, old)
         if (existing := find_installed(work.request)) is not None:
-            say_already(existing, request.prefix.root, console)
+            say_already(existing, request.prefix, console)
             return None
         say_damaged(work, console)
         say_forced(work, console)
@@ -289,16 +289,20 @@ def find_installed(request: Request) -> Receipt | None:
 
 
 def installed_for(request: Request) -> Receipt | None:
-    """Return the receipt of what a request names, if it is installed in one of its prefixes."""
+    """Return the receipt of what a request names, if it is installed in one of its prefixes.
+
+    A damaged one that comes first is what the installation mends.
+    """
     here = host.Platform.own()
     stack = chosen(request, here)
     trees = () if request.rebuild else (prefix.tree(here, stack.release) for prefix in request.prefix.every)
-    result = next((existing for tree in trees if (existing := installed.there(tree, stack.name)) is not None), None)
-    if result is None:
-        return None
-    is_other = registry.method(stack.method).is_other(request, stack, result) or not as_locked(request, result)
-    is_damaged = bool(request.again or result.damage() or result.gone() or result.damaged(is_quick=True))
-    return None if is_other or is_damaged else result
+    is_other = registry.method(stack.method).is_other
+    for tree in trees:
+        found = installed.there(tree, stack.name)
+        if found is not None and not is_other(request, stack, found) and as_locked(request, found):
+            is_damaged = request.again or found.damage() or found.gone() or found.damaged(is_quick=True)
+            return None if is_damaged else found
+    return None
 
 
 def as_locked(request: Request, environment: Receipt) -> bool:
@@ -319,13 +323,17 @@ def say_taken_over(work: Installation, console: Console) -> None:
         say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
 
 
-def say_already(environment: Receipt, own: Path, console: Console) -> None:
+def say_already(environment: Receipt, prefix: Prefix, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
     state = f"passed on {environment.verified}" if environment.horovod else "there is no Horovod in it to verify"
     place = Path(environment.tree).parent
+    own, tree = prefix.root, Path(environment.tree).name
     where = "" if receipt.is_same(place, own) else f" in {place}"
     say(console, f"{environment.name} is installed already{where} and {state}. Nothing to do.")
     if where:
+        named = (at.root for at in prefix.every if installed.there(Tree(root=at.root / tree), environment.name))
+        if (first := next(named, place)) != place:
+            say(console, f"Without --prefix {place} the name means another one, in {first}.")
         say(console, f"To have one of your own: envkit install {environment.name} --prefix {own}")
     edited = [module for module in environment.recipes if changed(module)]
     for module in edited:

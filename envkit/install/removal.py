@@ -63,7 +63,8 @@ def is_there(tree: Tree, module: str) -> bool:
 
 def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str] | None:
     """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
-    begun = {called: tree for called, (tree, _) in listing.begun_in(prefix).items() if name and called.startswith(name)}
+    places = reversed(listing.begun_at(prefix))  # the first of a name is meant
+    begun = {called: tree for tree, called, _ in places if name and called.startswith(name)}
     names = [name] if name in begun else [*begun]
     return (begun[names[0]], names[0]) if len(names) == 1 else None
 
