@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,8 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
         say_forced(work, console)
         say_unused(work, console)
         earlier.say_resumed(work, console)
-        say_taken_over(work, console)
+        for line in (*of_mpi(work), *taken_over(work)):
+            say(console, line)
         folder = request.prefix.new_log_folder(work.stack.name)
         forget_logs(work)
         try:
@@ -312,15 +314,19 @@ def as_locked(request: Request, environment: Receipt) -> bool:
     )
 
 
-def say_taken_over(work: Installation, console: Console) -> None:
-    """Say that the name stands for an environment of another MPI, and will stand for the new one."""
+def of_mpi(work: Installation) -> Iterator[str]:
+    """Yield which MPI an installation takes, and why, as its plan says it: a line, and those indented below it."""
+    following = dropwhile(lambda line: not line.startswith("MPI:"), work.heading())
+    yield from islice(following, 1)
+    yield from takewhile(lambda line: line.startswith(" "), following)
+
+
+def taken_over(work: Installation) -> Iterator[str]:
+    """Yield that the name stands for an environment of another MPI, and will stand for the new one."""
     old = installed.there(work.tree, work.stack.name)
     if old and old.mpi and work.stack.module and work.stack.module not in old.names:
-        say(
-            console,
-            f"{old.name} is now the one with {old.mpi.family} {old.mpi.version}; when this has passed, it",
-        )
-        say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
+        yield f"Replaces: {old.name} is the one with {old.mpi.family} {old.mpi.version} until the new one has passed,"
+        yield "          and the new one from then on. What was built of the other stays: --mpi brings it back."
 
 
 def say_already(environment: Receipt, prefix: Prefix, console: Console) -> None:
