@@ -433,6 +433,6 @@ def perhaps(name: str, names: Sequence[str], prefix: Prefix) -> str:
     if near := difflib.get_close_matches(name, list(names), 1):
         return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."
     if near := [called] if called in can_be else difflib.get_close_matches(called, can_be, 1, 0.7):
-        what = "It can be installed" if near[0] == name else f"Perhaps {near[0]} is meant, which can be installed"
+        what = "Try to install it" if near[0] == name else f"Perhaps {near[0]} is meant. Try to install that"
         return f"{what}: envkit install {near[0]} --prefix {shlex.quote(str(prefix.root))}"
     return ""
