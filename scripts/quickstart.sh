@@ -27,14 +27,4 @@ pytorch | tensorflow)
     ;;
 esac
 scripts/prepare.sh
-envkit() { .venv/bin/envkit install --method easybuild --framework "$@"; }
-status=0
-envkit "$framework" "$@" || status=$?
-case $framework:$status in
-pytorch:3 | pytorch:4)
-    if envkit tensorflow "$@" --dry-run >/dev/null 2>&1; then
-        echo "Nothing is known to keep TensorFlow from being installed here: scripts/quickstart.sh tensorflow" >&2
-    fi
-    ;;
-esac
-exit "$status"
+exec .venv/bin/envkit install --method easybuild --framework "$framework" "$@"

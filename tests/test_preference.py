@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
@@ -15,6 +16,7 @@ from envkit.doctor.facts import Driver, Facts
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
+from envkit.install import install as installation
 from envkit.install import preference, select
 from envkit.machine.host import Accelerator, Host, Interpreter
 from envkit.methods import registry
@@ -357,3 +359,32 @@ def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request
 def test_what_is_named_is_left_as_it_is(request_: dict[str, Any]) -> None:
     request = asked(**request_)
     assert not preference.is_open(request) and select.installed(request, CPU) == [request]
+
+
+@pytest.mark.parametrize(
+    ("request_", "tensorflow", "named"),
+    [
+        ({"method": "easybuild", "framework": "pytorch"}, [], "install tensorflow --method easybuild"),
+        ({"wanted": "pytorch"}, [], "install tensorflow"),
+        ({"wanted": "pytorch"}, [LACKS], ""),
+        ({"wanted": "pytorch-2.13-cpu"}, [], ""),
+        ({}, [], ""),
+    ],
+)
+def test_the_framework_that_can_be_had_is_named(
+    request_: dict[str, Any], tensorflow: list[Problem], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one that was asked for cannot be."""
+
+    def prepare(request: Request) -> SimpleNamespace:
+        return SimpleNamespace(stack=STACKS["pytorch-2.13-cpu"], request=request)
+
+    def problems(work: SimpleNamespace) -> list[Problem]:
+        return tensorflow if work.request.framework == "tensorflow" else [LACKS]
+
+    monkeypatch.setattr(installation, "prepare", prepare)
+    monkeypatch.setattr(installation, "problems", problems)
+    with pytest.raises(HostProblem) as error:
+        installation.ready(asked(**request_), Console(quiet=True))
+    told = error.value.fix.partition("\nNothing is known to be lacking for tensorflow: ")[2]
+    assert told.endswith(named) and bool(told) == bool(named)

@@ -31,6 +31,7 @@ from envkit.errors import (
     JobLost,
     Problem,
     SourceMissing,
+    SourcesMissing,
     UnknownStack,
     UsageProblem,
     of_storage,
@@ -44,7 +45,7 @@ from envkit.planning import extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
-from envkit.planning.stack import Stack, from_recipe
+from envkit.planning.stack import FRAMEWORKS, Stack, from_recipe
 from envkit.planning.stack import select as select_stack
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
@@ -83,9 +84,7 @@ def install_now(request: Request, console: Console, old: Receipt | None = None) 
 
 def install_into(request: Request, console: Console, old: Receipt | None) -> "Report | None":
     """Do that, with a umask that fits the prefix."""
-    work = supplied(request)
-    say_differences(work, console)
-    preflight.require(problems(work), work.stack)
+    work = ready(request, console)
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
     with (
@@ -115,6 +114,33 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
             if request.source is not None:  # what was to be taken over leaves nothing to resume
                 receipt.end(work.tree, work.stack.name)
             raise
+
+
+def ready(request: Request, console: Console) -> Installation:
+    """Prepare an installation that nothing stands in the way of. Raises HostProblem, PlanFailed, SourcesMissing."""
+    try:
+        work = supplied(request)
+        say_differences(work, console)
+        preflight.require(problems(work), work.stack)
+    except (HostProblem, SourcesMissing) as error:
+        if other := another_framework(request):
+            method = "" if request.method in (None, methods.AUTO) else f" --method {request.method}"
+            error.fix += f"\nNothing is known to be lacking for {other}: {own_command()} install {other}{method}"
+        raise
+    return work
+
+
+def another_framework(request: Request) -> str:
+    """Return the framework that this machine can have in the place of the one that was asked for; nothing if none."""
+    asked = preference.asked_framework(request)
+    if asked not in FRAMEWORKS or request.wanted not in (None, asked) or request.source or request.dockerfile:
+        return ""
+    for other in FRAMEWORKS:
+        with suppress(EnvkitError):
+            instead = replace(request, wanted=None, framework=other, tell=lambda _: None)
+            if other != asked and not problems(prepare(instead)):
+                return other
+    return ""
 
 
 def supplied(request: Request) -> Installation:
