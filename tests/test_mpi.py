@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import runpy
 import subprocess
@@ -16,7 +17,7 @@ import click
 import pytest
 from rich.console import Console
 
-from envkit.commands import options
+from envkit.commands import options, plans
 from envkit.config.keys import KEYS
 from envkit.easybuild import method, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import rules
@@ -24,7 +25,9 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
-from envkit.install.install import say_taken_over
+from envkit.install import earlier
+from envkit.install import install as installation
+from envkit.install.install import of_mpi, taken_over
 from envkit.knowledge.mpi import FAMILIES
 from envkit.launch import image_launch
 from envkit.launch.table import table
@@ -782,10 +785,48 @@ def test_what_goes_together_is_judged_with_the_mpi_of_the_machine(
 
 
 @pytest.mark.parametrize(("module", "said"), [("Toy/2.0", True), ("Toy/1.0", False)])
-def test_what_the_name_stood_for_is_said(
-    module: str, said: bool, install: Callable[..., ModuleReceipt], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_name_stood_for_is_said(module: str, said: bool, install: Callable[..., ModuleReceipt]) -> None:
     made = install(mpi=Mpi(family="MPICH", version="4.0.2"))
     work: Any = SimpleNamespace(tree=Tree(root=Path(made.tree)), stack=SimpleNamespace(name=made.name, module=module))
-    say_taken_over(work, Console())
-    assert ("toy-cpu is now the one with MPICH 4.0.2" in capsys.readouterr().out) == said
+    told = " ".join(taken_over(work))
+    assert ("toy-cpu is the one with MPICH 4.0.2 until the new one has passed" in told) == said
+
+
+@pytest.mark.parametrize(
+    ("heading", "told"),
+    [
+        (["Stack: a", "MPI:      MPICH", "          It is", "          Not", "CMake: 3", "  x"], [1, 2, 3]),
+        (["Stack: a", "  b", "MPI:      MPICH"], [2]),
+        (["Stack: a", "  b"], []),
+    ],
+)
+def test_the_mpi_of_a_plan_is_said_before_a_build(heading: list[str], told: list[int]) -> None:
+    work: Any = SimpleNamespace(heading=lambda: iter(heading))
+    assert list(of_mpi(work)) == [heading[number] for number in told]
+
+
+def test_which_mpi_and_what_is_replaced_are_told_by_plan_and_installation(
+    prefix: Prefix, install: Callable[..., ModuleReceipt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is built."""
+    made = install(mpi=Mpi(family="MPICH", version="4.0.2"))
+    named = SimpleNamespace(name=made.name, module="Toy/2.0", extras=())
+    request = Request(prefix=prefix, accelerator="cpu")
+    work: Any = SimpleNamespace(
+        tree=Tree(root=Path(made.tree)), stack=named, request=request, unanswered=(), missing=[]
+    )
+    work.steps, work.unit, work.heading, work.listing = [], "modules", lambda: iter(["MPI:      toy MPI"]), list
+
+    def build(*_: object) -> None:
+        raise HostProblem(what="enough")
+
+    work.build = build
+    for name, answer in (("supplied", work), ("problems", []), ("find_installed", None), ("say_damaged", None)):
+        monkeypatch.setattr(installation, name, lambda *_, answer=answer: answer)
+    said, shown = io.StringIO(), io.StringIO()
+    with pytest.raises(HostProblem, match="enough"):
+        installation.install_now(request, Console(file=said, width=1000))
+    assert "MPI:      toy MPI\nReplaces: toy-cpu is the one with MPICH 4.0.2 until" in said.getvalue()
+    monkeypatch.setattr(earlier, "failed", lambda _: ())
+    assert plans.show(work, Console(file=shown, width=1000)) == 0
+    assert "MPI:      toy MPI\nReplaces: toy-cpu is the one with MPICH 4.0.2 until" in shown.getvalue()

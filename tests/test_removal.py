@@ -1,7 +1,10 @@
 import io
+import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +14,7 @@ from rich.console import Console
 from envkit.apptainer.image_plan import note_of
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt
+from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvironmentMissing, HostProblem
 from envkit.install import removal
@@ -253,3 +256,54 @@ def test_beside_another_installation_only_the_note_goes(begun: str, prefix: Pref
         said = remove(prefix, begun)
     assert "another process is at work" in " ".join(said.split())
     assert (tree.software / "Half/1").exists()
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_is_built_again_is_not_removed(dry_run: bool, install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy", "Toy/1.0")
+    receipt.begin(tree, "toy", "building", prefix.logs)
+    tree.locks.mkdir(exist_ok=True)
+    with (
+        FileLock(tree.locks / "stack-toy.lock"),
+        pytest.raises(HostProblem, match="toy is being built again") as caught,
+    ):
+        removal.remove(prefix, "toy", dependencies=False, console=Console(file=io.StringIO()), dry_run=dry_run)
+    assert f"process {os.getpid()} on " in caught.value.why
+    assert left(tree) == ["Toy/1.0"] and installed.there(tree, "toy")
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_what_was_built_while_it_waited_is_not_removed(
+    begun_before: bool, install: Install, prefix: Prefix, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has the lock first, and makes another environment of that name."""
+    if begun_before:
+        receipt.begin(tree, "toy", "building", prefix.logs)
+    else:
+        install("toy", "Toy/1.0")
+    held = filelocks.held
+
+    def after_another(*given: Any) -> AbstractContextManager[FileLock]:
+        install("toy", "Toy/2.0", created="2026-11-30T01:02:03+00:00")
+        return held(*given)
+
+    monkeypatch.setattr(filelocks, "held", after_another)
+    with pytest.raises(HostProblem, match="built again in the meantime"):
+        remove(prefix, "toy", dependencies=True)
+    new = installed.there(tree, "toy")
+    assert new and tree.has("Toy/2.0")
+
+
+def test_what_another_has_removed_meanwhile_is_told(
+    install: Install, prefix: Prefix, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("toy", "Toy/1.0")
+    held = filelocks.held
+
+    def after_another(*given: Any) -> AbstractContextManager[FileLock]:
+        receipt.path_of(tree, "toy").unlink()
+        return held(*given)
+
+    monkeypatch.setattr(filelocks, "held", after_another)
+    with pytest.raises(HostProblem, match="removed in the meantime"):
+        remove(prefix, "toy")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from envkit.apptainer import method as apptainer
@@ -22,8 +25,10 @@ from envkit.eessi.receipt import EessiReceipt
 from envkit.environments import manifest, receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem
+from envkit.install import install as installation
 from envkit.install import listing, repair
 from envkit.install.install import damage_lines
+from envkit.planning.request import Request
 
 Install = Callable[..., ModuleReceipt]
 MODULES = ("Python/system", "Toy/1.0")
@@ -238,3 +243,26 @@ def test_what_may_not_be_read_is_not_built_again(
     assert raised.value.fix.endswith(f"chmod a+rX {path}") and "repair" not in raised.value.fix
     assert f"unreadable {path}" in capsys.readouterr().out
     assert "may not be read by you" in listing.SAID["unreadable"]
+
+
+def test_what_is_built_again_by_another_is_not_repaired(prefix: Prefix, made: ModuleReceipt) -> None:
+    tree = tree_of(made)
+    (tree.modulepath / "Python/system.lua").unlink()
+    receipt.begin(tree, "toy-cpu", "building", prefix.logs)
+    tree.locks.mkdir(exist_ok=True)
+    with FileLock(tree.locks / "stack-toy-cpu.lock"), pytest.raises(HostProblem, match="is being built again"):
+        repair.repair(prefix, "toy-cpu", is_dry=False, console=Console(file=io.StringIO()))
+
+
+def test_another_one_than_was_found_is_not_built_again(
+    prefix: Prefix, made: ModuleReceipt, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(prefix=prefix)
+    work = SimpleNamespace(tree=tree_of(made), stack=SimpleNamespace(name="toy-cpu"), request=request)
+    monkeypatch.setattr(installation, "supplied", lambda _: work)
+    monkeypatch.setattr(installation, "problems", lambda _: [])
+    monkeypatch.setattr(installation, "find_installed", lambda _: made)
+    installation.install_now(request, Console(file=io.StringIO()), made)
+    install("toy-cpu", *MODULES, created="2026-11-30T01:02:03+00:00")
+    with pytest.raises(HostProblem, match="built again in the meantime"):
+        installation.install_now(request, Console(file=io.StringIO()), made)

@@ -124,11 +124,18 @@ def test_what_becomes_of_it(
         pass
 
     setattr(Report, "verdict", verdict)  # noqa: B010
-    install("toy", "Base/1", "Top/1", lock=lock(BASE, TOP))
+    made = install("toy", "Base/1", "Top/1", lock=lock(BASE, TOP))
     planned(lock(BASE, part("Top/2")))
-    monkeypatch.setattr("envkit.install.install.install_now", lambda *_: Report)
+    in_place_of = list[ModuleReceipt]()
+
+    def installed_now(_request: object, _console: Console, old: ModuleReceipt) -> type[Report]:
+        in_place_of.append(old)
+        return Report
+
+    monkeypatch.setattr("envkit.install.install.install_now", installed_now)
     said = io.StringIO()
     done = work.upgrade(prefix, "toy", None, is_dry=False, console=Console(file=said))  # type: ignore[arg-type]
+    assert in_place_of == [made]
     assert (done.state, work.status(done)) == (state, status)
     assert ("No longer part of it: Top/1" in said.getvalue()) == (state == "upgraded")
 

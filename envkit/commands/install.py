@@ -179,7 +179,7 @@ def install(
     if dry_run:
         existing = None if as_json else work.find_installed(request)
         if existing:
-            work.say_already(existing, request.prefix.root, console)
+            work.say_already(existing, request.prefix, console)
             if not receipt.is_same(Path(existing.tree).parent, request.prefix.root):
                 return 0
             say(console, "The plan, as if it were not there:")

@@ -15,6 +15,7 @@ def show(work: Installation, console: Console) -> int:
     problems = install.problems(work)
     lines = [
         *work.heading(),
+        *install.taken_over(work),
         *earlier.beside(work),
         *earlier.failed(work),
         *install.differences(work),

@@ -179,7 +179,7 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     from envkit.system import umask
 
     if (existing := work.find_installed(request)) is not None:
-        work.say_already(existing, request.prefix.root, console)
+        work.say_already(existing, request.prefix, console)
         return 0
     stack = request.wanted or "STACK"
     alone = "--job-per-module" if given["job_per_module"] else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from envkit.errors import (
     JobLost,
     Problem,
     SourceMissing,
+    SourcesMissing,
     UnknownStack,
     UsageProblem,
     of_storage,
@@ -44,7 +46,7 @@ from envkit.planning import chosen_mpi, extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
-from envkit.planning.stack import Stack, from_recipe
+from envkit.planning.stack import FRAMEWORKS, Stack, from_recipe
 from envkit.planning.stack import select as select_stack
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
@@ -66,23 +68,24 @@ def install(request: Request, console: Console) -> "Report | None":
     trust.require_place(request.prefix)
     if (existing := find_installed(request)) is not None:
         shared_python.protect(existing)
-        say_already(existing, request.prefix.root, console)
+        say_already(existing, request.prefix, console)
         return None
     with stoppable():
         return install_now(request, console)
 
 
-def install_now(request: Request, console: Console) -> "Report | None":
-    """Install a stack that did not seem to be there."""
+def install_now(request: Request, console: Console, old: Receipt | None = None) -> "Report | None":
+    """Install a stack that did not seem to be there, or in the place of an ``old`` one.
+
+    Raises HostProblem where the old one has become another one before its lock was had.
+    """
     with umask.like(request.prefix.root):
-        return install_into(request, console)
+        return install_into(request, console, old)
 
 
-def install_into(request: Request, console: Console) -> "Report | None":
+def install_into(request: Request, console: Console, old: Receipt | None) -> "Report | None":
     """Do that, with a umask that fits the prefix."""
-    work = supplied(request)
-    say_differences(work, console)
-    preflight.require(problems(work), work.stack)
+    work = ready(request, console)
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
     with (
@@ -90,15 +93,18 @@ def install_into(request: Request, console: Console) -> "Report | None":
         filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
+        if old is not None:
+            installed.require_unchanged(work.tree, old)
         if (existing := find_installed(work.request)) is not None:
-            say_already(existing, request.prefix.root, console)
+            say_already(existing, request.prefix, console)
             return None
         say_damaged(work, console)
         say_forced(work, console)
         say_unused(work, console)
         say_unloaded(work, console)
         earlier.say_resumed(work, console)
-        say_taken_over(work, console)
+        for line in (*of_mpi(work), *taken_over(work)):
+            say(console, line)
         folder = request.prefix.new_log_folder(work.stack.name)
         forget_logs(work)
         try:
@@ -110,6 +116,33 @@ def install_into(request: Request, console: Console) -> "Report | None":
             if request.source is not None:  # what was to be taken over leaves nothing to resume
                 receipt.end(work.tree, work.stack.name)
             raise
+
+
+def ready(request: Request, console: Console) -> Installation:
+    """Prepare an installation that nothing stands in the way of. Raises HostProblem, PlanFailed, SourcesMissing."""
+    try:
+        work = supplied(request)
+        say_differences(work, console)
+        preflight.require(problems(work), work.stack)
+    except (HostProblem, SourcesMissing) as error:
+        if other := another_framework(request):
+            method = "" if request.method in (None, methods.AUTO) else f" --method {request.method}"
+            error.fix += f"\nNothing is known to be lacking for {other}: {own_command()} install {other}{method}"
+        raise
+    return work
+
+
+def another_framework(request: Request) -> str:
+    """Return the framework that this machine can have in the place of the one that was asked for; nothing if none."""
+    asked = preference.asked_framework(request)
+    if asked not in FRAMEWORKS or request.wanted not in (None, asked) or request.source or request.dockerfile:
+        return ""
+    for other in FRAMEWORKS:
+        with suppress(EnvkitError):
+            instead = replace(request, wanted=None, framework=other, tell=lambda _: None)
+            if other != asked and not problems(prepare(instead)):
+                return other
+    return ""
 
 
 def supplied(request: Request) -> Installation:
@@ -288,18 +321,21 @@ def find_installed(request: Request) -> Receipt | None:
 
 
 def installed_for(request: Request) -> Receipt | None:
-    """Return the receipt of what a request names, if it is installed in one of its prefixes."""
+    """Return the receipt of what a request names, if it is installed in one of its prefixes.
+
+    A damaged one that comes first is what the installation mends.
+    """
     here = host.Platform.own()
     stack = chosen(request, here)
     trees = () if request.rebuild else (prefix.tree(here, stack.release) for prefix in request.prefix.every)
-    result = next((existing for tree in trees if (existing := installed.there(tree, stack.name)) is not None), None)
-    if result is None:
-        return None
-    is_other = registry.method(stack.method).is_other(request, stack, result) or not as_locked(request, result)
-    damaged = result.damaged(is_quick=True)
-    require_readable(result.name, damaged)
-    is_damaged = bool(request.again or result.damage() or result.gone() or damaged)
-    return None if is_other or is_damaged else result
+    is_other = registry.method(stack.method).is_other
+    for tree in trees:
+        found = installed.there(tree, stack.name)
+        if found is not None and not is_other(request, stack, found) and as_locked(request, found):
+            damaged = found.damaged(is_quick=True)
+            require_readable(found.name, damaged)
+            return None if request.again or found.damage() or found.gone() or damaged else found
+    return None
 
 
 def require_readable(name: str, damaged: Sequence[Damage]) -> None:
@@ -323,24 +359,32 @@ def as_locked(request: Request, environment: Receipt) -> bool:
     )
 
 
-def say_taken_over(work: Installation, console: Console) -> None:
-    """Say that the name stands for an environment of another MPI, and will stand for the new one."""
+def of_mpi(work: Installation) -> Iterator[str]:
+    """Yield which MPI an installation takes, and why, as its plan says it: a line, and those indented below it."""
+    following = dropwhile(lambda line: not line.startswith("MPI:"), work.heading())
+    yield from islice(following, 1)
+    yield from takewhile(lambda line: line.startswith(" "), following)
+
+
+def taken_over(work: Installation) -> Iterator[str]:
+    """Yield that the name stands for an environment of another MPI, and will stand for the new one."""
     old = installed.there(work.tree, work.stack.name)
     if old and old.mpi and work.stack.module and work.stack.module not in old.names:
-        say(
-            console,
-            f"{old.name} is now the one with {old.mpi.family} {old.mpi.version}; when this has passed, it",
-        )
-        say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
+        yield f"Replaces: {old.name} is the one with {old.mpi.family} {old.mpi.version} until the new one has passed,"
+        yield "          and the new one from then on. What was built of the other stays: --mpi brings it back."
 
 
-def say_already(environment: Receipt, own: Path, console: Console) -> None:
+def say_already(environment: Receipt, prefix: Prefix, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
     state = f"passed on {environment.verified}" if environment.horovod else "there is no Horovod in it to verify"
     place = Path(environment.tree).parent
+    own, tree = prefix.root, Path(environment.tree).name
     where = "" if receipt.is_same(place, own) else f" in {place}"
     say(console, f"{environment.name} is installed already{where} and {state}. Nothing to do.")
     if where:
+        named = (at.root for at in prefix.every if installed.there(Tree(root=at.root / tree), environment.name))
+        if (first := next(named, place)) != place:
+            say(console, f"Without --prefix {place} the name means another one, in {first}.")
         say(console, f"To have one of your own: envkit install {environment.name} --prefix {own}")
     edited = [module for module in environment.recipes if changed(module)]
     for module in edited:

@@ -86,7 +86,7 @@ class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ``verified`` is a date and ``created`` a time (ISO 8601). ``extras`` name what was added to it. ``size`` are the
     bytes of its files, those of modules that it shares with other environments included, null where that is not known;
     ``room`` are those that an installation takes, about. ``begun`` is there where an installation of it has begun and
-    not ended.
+    not ended. An entry that has the name of an earlier one is of a later prefix: with that alone, the name means it.
     """
 
     name: str
@@ -141,40 +141,41 @@ def begun(tree: Tree, note: Path) -> Begun | None:
     )
 
 
-def begun_in(prefix: Prefix) -> dict[str, tuple[Tree, Begun]]:
-    """Return the installations that have begun and not ended, by the name of the environment. Raises NotReadable."""
-    installations = {
-        path.stem: (tree, installation)
+def begun_at(prefix: Prefix) -> list[tuple[Tree, str, Begun]]:
+    """Return the installations that have begun and not ended, those that run first. Raises NotReadable."""
+    installations = [
+        (tree, path.stem, installation)
         for tree in trees(prefix)
         if os.access(tree.unfinished, os.R_OK | os.X_OK)
         for path in sorted(tree.unfinished.glob("[!.]*.json"))
         if is_name(path.stem) and (installation := begun(tree, path))
-    }
-    return dict(sorted(installations.items(), key=lambda item: not item[1][1].running))
+    ]
+    return sorted(installations, key=lambda place: not place[2].running)
 
 
 def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | None = None) -> list[ListedEnvironment]:
     """Return an entry for each stack and each installed environment; ``lacking`` is what this machine lacks for stacks.
 
-    Raises NotReadable.
+    Of a name that several prefixes have, that of the first one comes first. Raises NotReadable.
     """
-    present, seen = dict[str, ListedEnvironment](), set[str]()
+    lines, behind = dict[str, ListedEnvironment](), list[ListedEnvironment]()
+    seen = set[str]()
+    under_way = {(tree.root, name): (tree, start) for tree, name, start in begun_at(prefix)}
     for tree, name, environment in every(prefix):
         apart = named_apart(tree, name)
-        if apart not in seen:
-            called = apart if name in present else name  # what another Python has of the same name
-            present.setdefault(called, entry(called, environment, tree))
+        called = apart if name in lines and apart not in seen else name  # what another Python has of the same name
+        _, again = under_way.pop((tree.root, name), (tree, None))
+        line = msgspec.structs.replace(entry(called, environment, tree), begun=again)
+        if called in lines:
+            behind.append(line)
+        else:
+            lines[called] = line
         seen.add(apart)
-    under_way = begun_in(prefix)
-    lines = [
-        msgspec.structs.replace(line, begun=under_way[line.name][1]) if line.name in under_way else line
-        for line in present.values()
-    ]
     stacks_by_name = {stack.name: stack for stack in stacks()}
-    begun_only = [name for name in under_way if name not in present]
-    lines += [started(name, *under_way[name], stacks_by_name.get(name)) for name in begun_only]
-    absent = [stack for stack in stacks() if stack.name not in present and stack.name not in begun_only]
-    return lines + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
+    begun_only = [started(name, *place, stacks_by_name.get(name)) for (_, name), place in under_way.items()]
+    present = [*lines.values(), *behind, *begun_only]
+    absent = [stack for stack in stacks() if stack.name not in {line.name for line in present}]
+    return present + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
 
 
 def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedEnvironment:
@@ -339,13 +340,15 @@ def section(environment: ListedEnvironment) -> str:
 def text(environments: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
     """Return the entries for people: by state, each in a line, what is wrong with it below."""
     lines = list[str]()
+    firsts = {row.name: row for row in reversed(environments)}
     names, methods = (max((len(getattr(row, of)) for row in environments), default=0) for of in ("name", "method"))
     for kind, title in TITLES.items():
         group = [row for row in environments if section(row) == kind]
         lines += [*([""] if lines and group else []), *([paper.styled(title, "bold")] if group else [])]
         for number, environment in enumerate(group):
             start = words.plain(f"  {environment.name:<{names}}  {environment.method:<{methods}}")
-            rest = words.plain(", ".join(details(environment, prefix)))
+            hidden = firsts[environment.name] is not environment
+            rest = words.plain(", ".join(details(environment, prefix, is_hidden=hidden)))
             fits = len(start) + 2 + len(rest) <= paper.width
             lines.append(f"{start}  {rest}".rstrip() if fits else start.rstrip())
             lines += [] if fits else paper.paragraph("     ", "dim", rest)
@@ -355,8 +358,8 @@ def text(environments: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper
     return "\n".join(lines)
 
 
-def details(environment: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
-    """Yield what there is to say of an entry in its line."""
+def details(environment: ListedEnvironment, prefix: Prefix, *, is_hidden: bool) -> Iterator[str]:
+    """Yield what there is to say of an entry in its line; ``is_hidden``: another one of its name comes first."""
     if environment.state is EnvironmentState.INSTALLED:
         yield (
             f"verified {environment.verified}"
@@ -367,11 +370,15 @@ def details(environment: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
         yield f"with {' '.join(environment.extras)}"
     if environment.wheel_mpi:
         yield "MPI of a wheel: only TCP between nodes"
+    elif environment.mpi:
+        yield environment.mpi
     if environment.size:
         yield words.gigabytes(environment.size)
     elif environment.room:
         yield f"takes {words.gigabytes(environment.room)}"
-    if environment.prefix and environment.prefix != str(prefix.root):
+    if is_hidden:
+        yield f"meant with --prefix {environment.prefix}"
+    elif environment.prefix and environment.prefix != str(prefix.root):
         yield f"in {environment.prefix}"
     if environment.built is None and not environment.prefix and environment.status:
         yield environment.status

@@ -72,15 +72,29 @@ def candidates(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
     """
     if request.wanted and request.framework and request.wanted != request.framework:
         raise contradiction(request.wanted, f"--framework {request.framework}")
-    method = only(request)
     matching = list[Stack]()
     for device in devices:
-        fitting = [stack for stack in ordered(device) if method in (None, stack.method)]
-        framework = asked_framework(request) or next((stack.framework for stack in fitting), None)
-        matching += [stack for stack in fitting if stack.framework == framework]
+        agreeing = fitting(request, device)
+        framework = asked_framework(request) or next((stack.framework for stack in agreeing), None)
+        matching += [stack for stack in agreeing if stack.framework == framework]
     if request.release:
         matching = [stack for stack in matching if stack.release == request.release]
     return matching or no_stack(request, devices[0])
+
+
+def others(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
+    """Return the stacks that come after the candidates where no framework was asked for: those of the other ones."""
+    if asked_framework(request):
+        return []
+    before = candidates(request, devices)
+    agreeing = [stack for device in devices for stack in fitting(request, device) if stack not in before]
+    return [stack for stack in agreeing if request.release in (None, stack.release)]
+
+
+def fitting(request: Request, device: Accelerator) -> list[Stack]:
+    """Return the stacks for a device whose method has the options that were given. Raises UsageProblem."""
+    method = only(request)
+    return [stack for stack in ordered(device) if method in (None, stack.method)]
 
 
 def ordered(device: Accelerator) -> list[Stack]:
@@ -226,7 +240,8 @@ def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iter
         yield f"{method}: it has no {given[0].words}, which is only for {given[0].method}.\n   -> Leave it out."
     elif not own:
         devices = " or ".join(dict.fromkeys(refusal.stack.accelerator.value for refusal in refused))
-        what = table().problem["no-stack"]["what"].format(framework=refused[0].stack.framework, accelerator=devices)
+        frameworks = " or ".join(dict.fromkeys(refusal.stack.framework for refusal in refused))
+        what = table().problem["no-stack"]["what"].format(framework=frameworks, accelerator=devices)
         yield f"{method}: {what}\n   -> {methods.known()[method].otherwise}"
 
 

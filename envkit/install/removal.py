@@ -24,7 +24,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
     Nothing outside of the tree that its receipt lies in is touched, not through a link either; what lies behind one is
     told. It also removes what an interrupted installation has left. With ``dry_run`` all that is told, and nothing is
     removed. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, NotReadable, NotWritable,
-    HostProblem for a prefix that somebody who is not trusted can change.
+    HostProblem for a prefix that somebody who is not trusted can change, and while the same is being built again.
     """
     try:
         tree, environment = installed.placed(prefix, name)
@@ -35,12 +35,14 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
         trust.require(begun[0].root.parent, begun[0], note, use="removed")
         return remove_begun(*begun, dependencies=dependencies, console=console, dry_run=dry_run)
     trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name), use="removed")
+    installed.require_idle(tree, environment.name)
     if dry_run:
         return foreseen(tree, environment, dependencies=dependencies, console=console)
     before = [module.name for module in environment.recipes if is_there(tree, module.name)]
-    lock, message = f"stack-{environment.name}", f"Another process is installing {environment.name}; waiting for it."
+    lock, message = f"stack-{environment.name}", receipt.waiting(tree, environment.name)
     try:
         with umask.like(tree.root.parent), filelocks.held(tree, lock, console, message):
+            installed.require_unchanged(tree, environment)
             remove_from(tree, environment, dependencies=dependencies, console=console)
             receipt.end(tree, environment.name)
     except PermissionError as error:
@@ -61,7 +63,8 @@ def is_there(tree: Tree, module: str) -> bool:
 
 def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str] | None:
     """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
-    begun = {called: tree for called, (tree, _) in listing.begun_in(prefix).items() if name and called.startswith(name)}
+    places = reversed(listing.begun_at(prefix))  # the first of a name is meant
+    begun = {called: tree for tree, called, _ in places if name and called.startswith(name)}
     names = [name] if name in begun else [*begun]
     return (begun[names[0]], names[0]) if len(names) == 1 else None
 
@@ -69,11 +72,13 @@ def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str] | None:
 def remove_begun(tree: Tree, name: str, *, dependencies: bool, console: Console, dry_run: bool) -> Outcome:
     """Remove what an installation has made that has ended early: what is half built, and its own module.
 
-    With ``dependencies`` all its modules that nothing else uses.
+    With ``dependencies`` all its modules that nothing else uses. Raises HostProblem where it has come to a good end.
     """
-    message = f"Another process is installing {name}; waiting for it."
+    message = receipt.waiting(tree, name)
     try:
         with umask.like(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):
+            if installed.there(tree, name):
+                raise installed.changed(name)
             busy = filelocks.in_use(tree, name)
             parts = list(receipt.parts_in(tree))
             used = {module.name for part in parts for module in part.modules}

@@ -44,6 +44,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
         say(console, line)
     install.require_readable(environment.name, damaged)
+    installed.require_idle(tree, environment.name)
     if is_dry:
         say(console, f"Build it again with 'envkit repair {environment.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
@@ -60,7 +61,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
         asked(prefix, tree.root, environment), again=tuple(dict.fromkeys(damage.module for damage in damaged))
     )
     with install.stoppable():
-        report = install.install_now(request, console)
+        report = install.install_now(request, console, environment)
     return 0 if report is None or report.verdict == "pass" else 1
 
 

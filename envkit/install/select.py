@@ -127,7 +127,8 @@ def select(request: Request, machine: Host) -> Installation:
     Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
     """
     seen = Look(request=request, machine=machine)
-    candidates = preference.candidates(request, devices(request, machine.accelerator))
+    computing = devices(request, machine.accelerator)
+    candidates = [*preference.candidates(request, computing), *preference.others(request, computing)]
     require_extras(request, candidates)
     preflight.require([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
     found = preference.first(request, candidates, seen.lacking)

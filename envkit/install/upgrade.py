@@ -84,13 +84,14 @@ def upgrade(prefix: Prefix, name: str | None, asked: Request, *, is_dry: bool, c
         say(console, line)
     if not outcome.changes:
         return msgspec.structs.replace(outcome, state="current")
+    installed.require_idle(tree, environment.name)
     if is_dry:
         say(console, f"Build it with 'envkit upgrade {environment.name} --prefix {prefix.root}'.")
         return outcome
     if not os.access(tree.root, os.W_OK):
         raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     with install.stoppable():
-        report = install.install_now(work.request, console)
+        report = install.install_now(work.request, console, environment)
     if report is not None and report.verdict != "pass":
         return msgspec.structs.replace(outcome, state="kept")
     unused = [

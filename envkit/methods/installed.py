@@ -221,12 +221,36 @@ def under_way(tree: Tree) -> Iterator[Unfinished]:
 
 def busy(tree: Tree, name: str, note: Unfinished) -> HostProblem:
     """Say that an environment cannot be used while an installation is at work on it, and which one that is."""
-    is_aside = replaced.find(tree, note.stack) is not None
+    is_again = replaced.find(tree, note.stack) is not None or receipt.path_of(tree, note.stack).is_file()
     return HostProblem(
-        what=f"The environment {name} is being built again." if is_aside else f"{name} is being installed now.",
+        what=f"The environment {name} is being built again." if is_again else f"{name} is being installed now.",
         why=f"By process {note.pid} on {note.node}, since {note.began}; {note.stage} (log: {note.log}).",
         fix="Wait for it, or end it (Ctrl-C there); then run the same command again."
-        + (" If the new one does not pass, it is offered again as it was." if is_aside else ""),
+        + (" If the new one does not pass, the old one is offered as it was." if is_again else ""),
+    )
+
+
+def require_idle(tree: Tree, name: str) -> None:
+    """Require that no installation of an environment is at work. Raises HostProblem."""
+    for note in under_way(tree):
+        if note.stack == name:
+            raise busy(tree, name, note)
+
+
+def require_unchanged(tree: Tree, environment: Receipt) -> None:
+    """Require, under its lock, that an environment is the one that was found before. Raises HostProblem."""
+    current = there(tree, environment.name)
+    if current is None and not environment.copied_from:
+        raise changed(environment.name, "removed")
+    if current is not None and (current.created, current.log) != (environment.created, environment.log):
+        raise changed(environment.name)
+
+
+def changed(name: str, how: str = "built again") -> HostProblem:
+    """Say that another process was faster, so that an environment is not what a command was given for."""
+    return HostProblem(
+        what=f"{name} was {how} in the meantime, by another process. Nothing was done to it here.",
+        fix="See with 'envkit list --installed' what there is now; then run the same command again, if you still want.",
     )
 
 
@@ -409,6 +433,6 @@ def perhaps(name: str, names: Sequence[str], prefix: Prefix) -> str:
     if near := difflib.get_close_matches(name, list(names), 1):
         return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."
     if near := [called] if called in can_be else difflib.get_close_matches(called, can_be, 1, 0.7):
-        what = "It can be installed" if near[0] == name else f"Perhaps {near[0]} is meant, which can be installed"
+        what = "Try to install it" if near[0] == name else f"Perhaps {near[0]} is meant. Try to install that"
         return f"{what}: envkit install {near[0]} --prefix {shlex.quote(str(prefix.root))}"
     return ""
