@@ -101,7 +101,6 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
         say_damaged(work, console)
         say_forced(work, console)
         say_unused(work, console)
-        say_unloaded(work, console)
         earlier.say_resumed(work, console)
         for line in (*of_mpi(work), *taken_over(work)):
             say(console, line)
@@ -440,15 +439,6 @@ def say_unused(work: Installation, console: Console) -> None:
     gpu = host.accelerator()
     if work.request.accelerator == "auto" and gpu not in (host.Accelerator.CPU, work.stack.accelerator):
         say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
-
-
-def say_unloaded(work: Installation, console: Console) -> None:
-    """Say that only the modules of the session have an MPI which could be built with."""
-    if work.mpi and (only := work.mpi.session):
-        offered = chosen_mpi.Unloaded(
-            mpi=host.Program(path=Path(only.path), version=only.version, family=only.family), load=only.load
-        )
-        say(console, f"{offered.what} {offered.fix}")
 
 
 def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: Console) -> None:
