@@ -196,7 +196,7 @@ def test_other_environments_on_what_is_built_again_are_named(there: Site) -> Non
 
 def test_another_load_that_fails_leaves_what_there_was(there: Site) -> None:
     before = state(there)
-    there.install("toy-top", "--load", "no-such-module").expect(3)
+    there.install("toy-top", "--load", "no-such-module").expect(92)
     is_as_before(there, before)
 
 

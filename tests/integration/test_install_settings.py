@@ -111,7 +111,7 @@ def test_site_module_that_is_asked_for(site: Site) -> None:
 
 
 def test_site_module_that_is_not_there(site: Site) -> None:
-    refused = site.install("toy-top", "--load", "Absent/1.0").expect(3)
+    refused = site.install("toy-top", "--load", "Absent/1.0").expect(92)
     assert "The modules Absent/1.0 could not be loaded." in refused.err
     assert "See what there is with 'module avail'" in refused.err
     assert not site.prefix.exists()
