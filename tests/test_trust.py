@@ -398,7 +398,9 @@ class TestSeveral:
         ada = persons["ada"]
         done = ada.envkit("list", "--json", **settings)
         assert done.returncode == 0, done.stderr
-        listed = {one["name"]: one for one in json.loads(done.stdout)["environments"]}
+        every = json.loads(done.stdout)["environments"]
+        listed = {one["name"]: one for one in reversed(every)}  # of one name the first is meant
+        assert [one["prefix"] for one in every if one["name"] == "toy-cpu"] == [str(prefix.root), str(ada.home / "own")]
         assert {one["state"] for one in listed.values() if one["prefix"]} == {"installed"}
         assert (listed["toy-cpu"]["prefix"], listed["toy-cpu"]["verified"]) == (str(prefix.root), "2002-02-02")
         assert (listed["site-cpu"]["prefix"], listed["site-cpu"]["verified"]) == (str(prefix.root), None)

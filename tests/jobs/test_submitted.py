@@ -39,8 +39,8 @@ def submitted(tmp_path: Path) -> str:
 
 
 def left(tmp_path: Path) -> list[str]:
-    """What is left of the folder for the report."""
-    return [path.name for path in tmp_path.glob("cache/envkit/*")]
+    """What is left of the folder for the report; what trial compiles told is kept."""
+    return [path.name for path in tmp_path.glob("cache/envkit/*") if path.name != "trials"]
 
 
 def line(script: str) -> list[str]:
