@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from envkit.easybuild.in_jobs.progress import ModuleJob, blame
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvkitError
 from envkit.jobs.scheduler import JobStatus
+from envkit.machine.host import Host
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import Events
 
@@ -19,8 +21,9 @@ from envkit.report.progress import Events
 class Jobs:
     """Jobs of the modules a/1, b/1 and c/1, of which c/1 needs b/1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machine: Host) -> None:
         self.build = Build(
+            machine=machine,
             eb=Eb(words=("eb",), env={}, robot=()),
             prefix=Prefix(root=folder),
             tree=Tree(root=folder / "tree"),
@@ -53,8 +56,8 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Jobs:
-    return Jobs(tmp_path)
+def jobs(tmp_path: Path, machine: Callable[..., Host]) -> Jobs:
+    return Jobs(tmp_path, machine())
 
 
 def test_the_first_to_fail_is_the_first(jobs: Jobs) -> None:

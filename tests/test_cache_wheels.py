@@ -218,7 +218,7 @@ def test_each_step_of_packing_is_told(installed: Installed, tmp_path: Path) -> N
     assert told == [
         "comparing it with its wheels",
         "compressing its files",
-        "compiling the Python of its wheels",
+        "compiling its Python",
         "looking at what its libraries need",
     ]
 
@@ -581,13 +581,12 @@ class TestFit:
         from .test_cache import here
 
         made = pushed(installed.tree, installed.wheels, tmp_path / "cache").manifest
-        recipes = {MODULE: "3" * 64, HOROVOD: "1" * 64, "Other/1": "4" * 64}
         for changes in ({}, {"mpi": ("MPICH", "4.0"), "mpi_library": "libmpi.so.12"}, {"is_embedded": True}):
-            own = fit.of_module(here(recipes=recipes, **changes), MODULE)
+            own = fit.of_module(here(**changes), MODULE, "3" * 64)
             assert [*fit.reasons(made, own)] == []
-        own = fit.of_module(here(recipes={**recipes, MODULE: "5" * 64}), MODULE)
+        own = fit.of_module(here(), MODULE, "5" * 64)
         assert "it was made from another recipe or other patches" in [*fit.reasons(made, own)]
-        assert [*fit.reasons(made, fit.of_module(here(recipes=recipes, python="3.12"), MODULE))] == [
+        assert [*fit.reasons(made, fit.of_module(here(python="3.12"), MODULE, "3" * 64))] == [
             "it is for Python 3.11, and here it is 3.12"
         ]
 

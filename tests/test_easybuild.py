@@ -376,6 +376,7 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     folder.mkdir()
     tree = prefix.tree(real.platform)
     job = eb_command.Build(
+        machine=real,
         eb=replace(eb_command.bundled_eb(real, from_recipe(str(recipe)), tree), ccache=False),
         prefix=prefix,
         tree=tree,
@@ -413,10 +414,14 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
     for name in ("one", "another/deeper"):
         prefix = Prefix(root=tmp_path / name)
         tree = prefix.tree(Platform.own())
-        eb = replace(eb_command.bundled_eb(machine(), from_recipe(str(recipe)), tree), ccache=True)
+        here = machine()
+        eb = replace(eb_command.bundled_eb(here, from_recipe(str(recipe)), tree), ccache=True)
         plan = Plan(stack="toy", steps=(Step(module="Toy/1.0", easyconfig=str(recipe)),), robot=())
         eb_command.build(
-            eb_command.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None
+            eb_command.Build(
+                eb=eb, machine=here, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1
+            ),
+            lambda: None,
         )
         argv, env = started[-1]
         [folder] = [word.partition("=")[2] for word in argv if word.startswith("--use-ccache=")]

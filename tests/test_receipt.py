@@ -573,6 +573,9 @@ def test_the_cache_that_a_module_was_taken_from(install: Install) -> None:
     assert taken.origin == said
     assert f"\nTaken:      {said}\n" in listing.describe(taken)
     assert install("toy-cpu", modules=modules[:1]).origin == ""
+    of_machine = msgspec.structs.replace(modules[-1], name="GCC/system")
+    assert install("toy-cpu", modules=(*modules, of_machine)).origin == said
+    assert "GCC/system" in install("toy-cpu", modules=(*modules, of_machine)).origins
 
 
 @pytest.mark.parametrize(

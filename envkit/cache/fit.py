@@ -1,6 +1,6 @@
 """Which objects go with a machine and a plan, by what they need, and why the others do not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -13,7 +13,8 @@ from envkit.environments.lockfile import Lock
 class Provided:
     """The means of a machine and a plan: what they have of what objects need.
 
-    ``recipes`` are the SHA-256 of the recipes of the plan, by module; ``mpi`` is family and version.
+    ``recipes`` are the SHA-256 of the recipes of the plan, by module; ``mpi`` is family and version, ``tools`` are
+    path and version of what modules can stand for.
     """
 
     recipes: Mapping[str, str]
@@ -27,11 +28,12 @@ class Provided:
     cpu: frozenset[str]
     syntax: str
     load: tuple[str, ...]
+    tools: Mapping[str, str]
 
 
-def of_module(here: Provided, module: str) -> Provided:
+def of_module(here: Provided, module: str, sha256: str) -> Provided:
     """Return the means for a module that is linked with no other: of the recipes, its own alone counts."""
-    return replace(here, recipes={name: sha256 for name, sha256 in here.recipes.items() if name == module})
+    return replace(here, recipes={module: sha256})
 
 
 def reasons(manifest: Manifest, here: Provided) -> Iterator[str]:
@@ -54,6 +56,8 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
         return
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
+    for tool, wanted in needs.tools.items():
+        yield from differs(tool, wanted, here.tools.get(tool, "none"))
     if needs.mpi_library:
         yield from of_mpi(needs, here)
     for kind, wanted in needs.versions.items():
@@ -107,6 +111,6 @@ def nearness(manifest: Manifest, here: Provided) -> tuple[bool, Version, str]:
     return needs.mpi.version == here.mpi[1], glibc, manifest.provenance.built
 
 
-def recipes_of(lock: Lock, compared: Sequence[str]) -> dict[str, str]:
+def recipes_of(lock: Lock, compared: Container[str]) -> dict[str, str]:
     """Return the SHA-256 of the recipes that count, by module: what the machine has is compared itself."""
     return {part.name: part.sha256 for part in lock.parts if part.name not in compared}

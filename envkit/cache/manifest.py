@@ -7,6 +7,7 @@ digest of what counts (``key``), so that the same build is there once.
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -54,6 +55,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     ``mpi_library`` is the library of MPI that is loaded, ``syntax`` that of the module file, ``recipes`` the SHA-256 of
     the recipe of each module that it was linked with, ``load`` the site modules that were loaded. What is made of
     wheels has no MPI. An image needs its type of machine and the device; its Python and MPI are those inside.
+    ``tools`` are those of the machine that a module stands for: "PATH VERSION" by name.
     """
 
     machine: str
@@ -67,6 +69,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     syntax: str
     recipes: dict[str, str]
     load: tuple[str, ...] = ()
+    tools: dict[str, str] = {}
 
 
 class Ci(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,9 +143,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {name: file for name, file in self.files.items() if file.link}
 
     @property
+    def tools(self) -> set[str]:
+        """The paths of the machine's tools that it stands for, which its links may lead to."""
+        return tools_in(self.needs.tools)
+
+    @property
     def key(self) -> str:
         """A digest of what counts: the same build has the same, whenever and by whomever it was pushed."""
-        facts: tuple[object, ...] = self.part, self.needs, self.sha256
+        needs: dict[str, object] = msgspec.to_builtins(self.needs)
+        if not self.needs.tools:
+            del needs["tools"]  # keys are older than that
+        facts: tuple[object, ...] = self.part, needs, self.sha256
         if self.wheels:
             facts += self.wheels, self.links
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
@@ -183,6 +194,11 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
     if not all(text.isprintable() for text in record.texts(texts)):
         raise ValueError("It has text in it that a terminal would obey.")
     return manifest, signed
+
+
+def tools_in(tools: Mapping[str, str]) -> set[str]:
+    """Return the paths of tools that are named with their versions."""
+    return {tool.split(" ")[0] for tool in tools.values()}
 
 
 def is_whole_image(manifest: Manifest) -> bool:

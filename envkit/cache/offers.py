@@ -6,7 +6,7 @@ from itertools import groupby
 from shlex import quote
 from typing import Self
 
-from envkit.cache.manifest import Manifest
+from envkit.cache.manifest import Manifest, rules
 from envkit.cache.place import Caches, Looking, Place, SignedManifest, signer
 from envkit.errors import CacheInvalid
 from envkit.planning.method import Offered
@@ -140,16 +140,20 @@ def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:
 def lines(found: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other builds are not, what is wrong."""
     of = {module: [*group] for module, group in groupby(found.offers, lambda offer: offer.entry.manifest.module)}
-    for module, group in of.items():
-        best, is_image, is_layer = found.taken.get(module), "/" not in module, group[0].entry.manifest.is_layer
+    taken = found.taken
+    if of_machine := [module for module in of if module in taken and module in rules()["compared"]]:
+        places = dict.fromkeys(taken[module].entry.place.shown for module in of_machine)
+        yield f"Cache:    from {' and '.join(places)}, where the same tools were: {', '.join(of_machine)}"
+    for module, group in ((name, group) for name, group in of.items() if name not in rules()["compared"]):
+        best, is_image, is_layer = taken.get(module), "/" not in module, group[0].entry.manifest.is_layer
         called = f"the layer {module}" if is_layer else "the image" if is_image else module
         if best is not None:
-            taken, origin = best.entry.manifest, best.entry.manifest.provenance
+            made, origin = best.entry.manifest, best.entry.manifest.provenance
             yield f"Cache:    {called} is taken from {best.entry.place.shown}, not built here:"
-            start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
+            start = f"          object {best.entry.id[:12]}, {words.size(made.size)}"
             yield f"{start}, built on {origin.host}, {origin.built}; {best.signed_by}"
             if not is_image:
-                yield f"          {needed(taken)}"
+                yield f"          {needed(made)}"
         others = [offer for offer in group if offer.why_not]
         for number, other in enumerate(others[:SHOWN]):
             title = "          " if number or best else "Cache:    "

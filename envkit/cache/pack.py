@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,13 +54,13 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
 
 def pack(
     tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path],
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None, tools: Collection[str] = (),
 ) -> Packed:  # fmt: skip
     """Write the object of a module, without what is from its wheels. Raises NotRelocatable, HostProblem, OSError.
 
     The same files give the same object, by the same release of zstd, whatever the prefix and whoever they belong to.
-    What is from wheels is compiled for ``python`` (3.11), if that is the one which runs this. ``tell`` is called with
-    each step.
+    Its Python is compiled for ``python`` (3.11), if that is the one which runs this. ``tell`` is called with
+    each step. Links may lead to ``tools``.
     """
     tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
@@ -85,15 +85,17 @@ def pack(
         for name in sorted(names, key=lambda name: (name.endswith(prefixes.LIST), name)):
             path = tree.root / name
             if path.is_symlink():
-                entries[name] = PackedFile(link=link_of(path, name, module, spelled))
+                entries[name] = PackedFile(link=link_of(path, name, module, spelled, tools))
                 continue
             content = read(path, name)
             if name.endswith(prefixes.LIST):  # the last: it has the digests of the others as they are packed
                 content = list_of(content, name, entries)
             content, places = prefixes.marked(content, path, name, spelled)
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
-        tell("compiling the Python of its wheels")
-        for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
+        tell("compiling its Python")
+        own = {name for name, entry in entries.items() if not (entry.link or entry.places)}  # else it has the prefix
+        sources = {name for name in from_wheels | own if name.startswith(f"software/{module}/lib/")}
+        for name, content in of_wheels.compiled(tree, sources) if python == of_wheels.PYTHON else ():
             if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
                 add(name, content, 0, is_program=False)
     place.flush()
@@ -139,9 +141,14 @@ def digest_of(stream: BinaryIO) -> str:
     return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def link_of(path: Path, name: str, module: str, spelled: tuple[bytes, ...]) -> str:
-    """Return where a link leads, as it is packed. Raises NotRelocatable for one that leads out of the prefix."""
+def link_of(path: Path, name: str, module: str, spelled: tuple[bytes, ...], tools: Collection[str]) -> str:
+    """Return where a link leads, as it is packed.
+
+    Raises NotRelocatable for one that leads out of the prefix, but for one to one of some tools.
+    """
     target = os.fsencode(path.readlink())
+    if os.fsdecode(target) in tools:
+        return os.fsdecode(target)
     below = next((spelling for spelling in spelled if target.startswith(spelling + b"/")), None)
     if below is not None:
         return os.fsdecode(target.replace(below, PREFIX, 1))

@@ -35,9 +35,10 @@ HEADERS = 2048  # bytes of a tar file for each of its files
 
 def take(
     entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], None], wheels: Mapping[str, Path]
-) -> None:
+) -> dict[str, str]:
     """Put the module of an entry into a tree; ``record`` notes what it is, before it is seen.
 
+    Returns the SHA-256 of its files as they are there, by their names in the tree, as far as they are known.
     ``wheels`` are those that its recipe pins, by their SHA-256. Raises CacheInvalid for what is not what the manifest
     says; nothing of it is left then. Raises OSError.
     """
@@ -50,11 +51,13 @@ def take(
         with packed.open("wb") as stream:
             fetch(entry, stream)
         try:
-            unpack(entry, packed, root)
+            digests = dict[str, str]()
             for sha256, files_of_wheel in manifest.wheels.items():
-                of_wheels.unpack(wheels[sha256], sha256, files_of_wheel, manifest.module, root)
-            relocate(manifest, root, tree)
-            compile_all(root / "software" / manifest.module, tree, manifest, python)
+                digests |= of_wheels.unpack(wheels[sha256], sha256, files_of_wheel, manifest.module, root)
+            digests |= unpack(entry, packed, root, tree)
+            link(manifest, root, tree)
+            if not is_compiled(manifest):
+                compile_all(root / "software" / manifest.module, tree, manifest, python)
             note(entry, root)
             recipes = recipes_of(root / "software" / manifest.module)
         except ValueError as error:
@@ -64,6 +67,7 @@ def take(
                 raise
             raise bad(entry, f"{error.filename or manifest.module}: {error.strerror}.") from error
         move_in(manifest, root, tree, recipes, record)
+    return digests
 
 
 def require_own(entry: SignedManifest, tree: Tree) -> None:
@@ -73,7 +77,8 @@ def require_own(entry: SignedManifest, tree: Tree) -> None:
     for name, file in manifest.files.items():
         if not lists.is_own(manifest.module, name) or name in folders or file.size > files.MOST:
             raise bad(entry, f"Its manifest names {name!r}.")
-        if file.link and not is_inside(file.link, name, manifest.module, tree):
+        is_tool = file.link in manifest.tools  # the same as here
+        if file.link and not is_tool and not is_inside(file.link, name, manifest.module, tree):
             raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
     for wheel in manifest.wheels.values():
         if not lists.is_own(manifest.module, f"{wheel.folder}/x"):
@@ -131,12 +136,27 @@ class Bounded:
         return content
 
 
-def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
-    """Unpack an object below a folder. Raises CacheInvalid, OSError."""
+def unpack(entry: SignedManifest, packed: Path, root: Path, tree: Tree) -> dict[str, str]:
+    """Unpack an object below a folder, made to fit a tree; return the SHA-256 of each file, by its name.
+
+    The prefix is put into texts, the new digests into the lists of packages, and into compiled Python the times of its
+    sources, which are there already or come before it. Raises CacheInvalid, OSError, ValueError for a damaged list.
+    """
+    prefix, changed, digests = tree.root.parent, dict[str, PackedFile](), dict[str, str]()
     with packed.open("rb") as stream:
-        for name, content, is_program in members(entry, stream):
-            with of_wheels.new_file(f"{root}/{name}", is_program=is_program) as target:
-                target.write(content)
+        for name, content, file in members(entry, stream):
+            path, fitted = f"{root}/{name}", content
+            if file.places:
+                fitted = prefixes.put_in(fitted, prefix)
+                changed[path] = PackedFile(size=len(fitted), sha256=hashlib.sha256(fitted).hexdigest())
+            if name.endswith(prefixes.LIST):
+                fitted = prefixes.relisted(fitted, str(Path(path).parents[1]), changed)
+            elif name.endswith(".pyc"):
+                fitted = of_wheels.timed(fitted, Path(path))
+            digests[name] = file.sha256 if fitted is content else hashlib.sha256(fitted).hexdigest()
+            with of_wheels.new_file(path, is_program=file.is_program) as target:
+                target.write(fitted)
+    return digests
 
 
 def compare(entry: SignedManifest, packed: decompression.Readable | BinaryIO) -> None:
@@ -145,8 +165,10 @@ def compare(entry: SignedManifest, packed: decompression.Readable | BinaryIO) ->
         pass
 
 
-def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) -> Iterator[tuple[str, bytes, bool]]:
-    """Yield name and content of each file of an object, and whether it can be executed, as its manifest says.
+def members(
+    entry: SignedManifest, packed: decompression.Readable | BinaryIO
+) -> Iterator[tuple[str, bytes, PackedFile]]:
+    """Yield name and content of each file of an object, and what its manifest says of it.
 
     Raises CacheInvalid for what that does not say, OSError.
     """
@@ -165,31 +187,26 @@ def members(entry: SignedManifest, packed: decompression.Readable | BinaryIO) ->
                 content = source.read()
                 if hashlib.sha256(content).hexdigest() != expected.sha256:
                     raise bad(entry, f"The content of {member.name!r} is not what its manifest says.")
-                yield member.name, content, expected.is_program
+                yield member.name, content, expected
     except (tarfile.TarError, *decompression.BROKEN, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error
     if rest:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")
 
 
-def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
-    """Put the prefix into texts and links, the new digests into the lists of packages, times into compiled Python."""
-    prefix, changed = tree.root.parent, dict[str, PackedFile]()
-    for name, file in manifest.files.items():
+def link(manifest: Manifest, root: Path, tree: Tree) -> None:
+    """Make the links of a module, with the prefix in those that lead to it. Raises OSError."""
+    for name, file in manifest.links.items():
         path = root / name
-        if file.link:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(file.link.replace(PREFIX.decode(), str(prefix)))
-        elif file.places:
-            content = prefixes.put_in(path.read_bytes(), prefix)
-            path.write_bytes(content)
-            changed[str(path)] = PackedFile(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    for name in manifest.files:
-        if name.endswith(prefixes.LIST):
-            path = root / name
-            path.write_bytes(prefixes.relisted(path.read_bytes(), str(path.parents[1]), changed))
-        elif name.endswith(".pyc") and manifest.wheels and not manifest.files[name].link:
-            of_wheels.put_time(root / name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(file.link.replace(PREFIX.decode(), str(tree.root.parent)))
+
+
+def is_compiled(manifest: Manifest) -> bool:
+    """Say whether all Python of a module comes compiled, but for what cannot be, or there is none."""
+    sources = [file for name, file in manifest.files.items() if name.endswith(".py")]
+    has_compiled = any(name.endswith(".pyc") for name in manifest.files)
+    return has_compiled and not any(file.places for file in sources) if sources or manifest.wheels else True
 
 
 def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> None:

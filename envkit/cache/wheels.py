@@ -9,7 +9,6 @@ import hashlib
 import lzma
 import marshal
 import os
-import shutil
 import stat
 import struct
 import sys
@@ -20,7 +19,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
+
+from isal import isal_zlib
 
 from envkit.binary import bytecode
 from envkit.cache import compile_python
@@ -34,8 +35,11 @@ SITE = "/site-packages/"
 LONGEST = 255  # bytes of a name
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
+CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
+BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
 COMPILING_S = 3600.0
+ENCRYPTED = 1  # a flag of a member
+HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
 
 
 class Named(Protocol):
@@ -152,17 +156,18 @@ def compiled_name(source: str) -> str:
     return f"{folder}/{lists.CACHE}/{name}" if is_source else ""
 
 
-def put_time(path: Path) -> None:
-    """Give what is compiled the time of its source, as it is now. Raises OSError."""
+def timed(compiled: bytes, path: Path) -> bytes:
+    """Return what is compiled, and will lie at a path, with the time of its source as it is now. Raises OSError."""
     changed = int(bytecode.source_of(path).stat().st_mtime) & 0xFFFFFFFF
-    with path.open("r+b") as stream:
-        stream.seek(TIME)
-        stream.write(struct.pack("<I", changed))
+    return compiled[:TIME] + struct.pack("<I", changed) + compiled[TIME + 4 :]
 
 
-def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) -> None:
-    """Put what a module has of a wheel below a folder. Raises ValueError for what cannot be put there, OSError."""
-    without = set(of.without)
+def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) -> dict[str, str]:
+    """Put what a module has of a wheel below a folder; return the SHA-256 of each file, by its name.
+
+    Raises ValueError for what cannot be put there, OSError.
+    """
+    without, digests = set(of.without), dict[str, str]()
     try:
         with files.open_plain(wheel) as stream:
             if (actual := hashlib.file_digest(stream, "sha256").hexdigest()) != sha256:
@@ -174,12 +179,49 @@ def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) ->
                         continue
                     if not lists.is_own(module, name):
                         raise ValueError(f"{wheel.name} has {member.filename!r}")
-                    executed = is_program(member)
-                    with archive.open(member) as source, new_file(f"{root}/{name}", is_program=executed) as target:
-                        shutil.copyfileobj(source, target, files.PIECE)
+                    digest = hashlib.sha256()
+                    with new_file(f"{root}/{name}", is_program=is_program(member)) as target:
+                        for piece in content(archive, stream, member):
+                            digest.update(piece)
+                            target.write(piece)
+                    digests[name] = digest.hexdigest()
     except BROKEN as error:
         raise ValueError(f"{wheel.name}: {error}") from error
     except OSError as error:
         if error.errno is None:  # of bzip2
             raise ValueError(f"{wheel.name}: {error}") from error
         raise
+    return digests
+
+
+def content(archive: zipfile.ZipFile, stream: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the content of a member of an archive, which is open; twice as quickly as zipfile for what it has deflated.
+
+    Raises BadZipFile, and what unpacking does (BROKEN).
+    """
+    if member.compress_type != zipfile.ZIP_DEFLATED or member.flag_bits & ENCRYPTED:
+        with archive.open(member) as source:
+            while piece := source.read(files.PIECE):
+                yield piece
+        return
+    stream.seek(member.header_offset)
+    header = stream.read(HEADER.size)
+    magic, *_, name, extra = HEADER.unpack(header) if len(header) == HEADER.size else (b"",)
+    if magic != b"PK\3\4":
+        raise zipfile.BadZipFile(f"{member.filename!r} does not begin where it should")
+    stream.seek(name + extra, os.SEEK_CUR)
+    inflating, left, size, checksum = isal_zlib.decompressobj(-zlib.MAX_WBITS), member.compress_size, 0, 0
+    while not inflating.eof:
+        packed = inflating.unconsumed_tail
+        if not packed:
+            packed = stream.read(min(left, files.PIECE))
+            left -= len(packed)
+        piece = inflating.decompress(packed, files.PIECE)
+        if not packed and not piece:
+            raise EOFError(f"{member.filename!r} is cut off")
+        size, checksum = size + len(piece), isal_zlib.crc32(piece, checksum)
+        if size > member.file_size:
+            raise zipfile.BadZipFile(f"{member.filename!r} is larger than it should be")
+        yield piece
+    if size != member.file_size or checksum != member.CRC:
+        raise zipfile.BadZipFile(f"{member.filename!r} is not what its checksum says")

@@ -68,7 +68,8 @@ def push(
 ) -> None:  # fmt: skip
     """Put the modules of the environment NAME, or its image, into a cache.
 
-    The modules are its Horovod, and what is made of wheels alone, such as PyTorch: of that, what is not in the wheels.
+    The modules are its Horovod, what is made of wheels alone, such as PyTorch: of that, what is not in the wheels; and
+    those that stand for tools of this machine, such as GCC/system, for machines that have the same.
     Only what was built here from a recipe, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
     not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
@@ -95,7 +96,8 @@ def push(
 
         echo_json(json_types.text(done))
         return
-    for build in done.builds:
+    of_machine = [build for build in done.builds if build.module.endswith("/system")]
+    for build in (one for one in done.builds if one not in of_machine):
         echo(
             f"{'Pushed' if build.sent else 'There already:'} {build.module} {'to' if build.sent else 'in'} {done.place}"
         )
@@ -111,6 +113,9 @@ def push(
             echo(
                 f"Nothing was added to it: it does not name this job, {job.run}, since a build stays as it was pushed."
             )
+    if of_machine:
+        names = ", ".join(build.module for build in of_machine)
+        echo(f"For machines with the same tools: {names}, {words.size(sum(build.size for build in of_machine))}.")
     for module, why in done.left_out.items():
         echo(f"Not pushed: {module}. {why}")
 
@@ -382,6 +387,7 @@ def of_module(needs: "Needs") -> dict[str, str]:
         + (f", {needs.mpi.family} ({needs.mpi_library})" if needs.mpi_library else ""),
         "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()) or "any",
         "CPU": ", ".join(needs.cpu) or "any",
+        **({"Tools": "\n          ".join(map(": ".join, needs.tools.items()))} if needs.tools else {}),
         "Recipes": "\n          ".join(f"{name} {sha256[:12]}" for name, sha256 in needs.recipes.items()),
     }
 

@@ -10,10 +10,11 @@ from filelock import FileLock
 from rich.console import Console
 
 from envkit import diagnose
-from envkit.easybuild import eb_command
+from envkit.easybuild import eb_command, machine_tools
 from envkit.environments import filelocks, manifest, receipt
 from envkit.environments.prefix import ALMOST_NOTHING, Prefix, Tree
 from envkit.errors import BuildFailed, DiskFull, Interrupted
+from envkit.machine.host import Host
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import BuildProgress, Events, say
 from envkit.system.resources import recipes
@@ -124,7 +125,7 @@ def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLoc
             if event["event"] == "failed":
                 failures.append(event["message"])
             if event["event"] == "ended" and module in steps and module in shown.took and tree.has(module):
-                record(tree, steps[module], shown.took.get(module, 0.0))
+                record(job, steps[module], shown.took.get(module, 0.0))
                 if module in held:
                     held[module].release(force=True)
         shown.tick()
@@ -139,14 +140,14 @@ def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLoc
         raise failed(job, shown, status, failures, logs[-1:])
 
 
-def record(tree: Tree, step: Step, seconds: float) -> None:
+def record(job: eb_command.Build, step: Step, seconds: float) -> None:
     """Record what a module was made from, and what its files are."""
-    manifest.write(tree, step.module)
-    note(tree, step, seconds)
+    manifest.write(job.tree, step.module)
+    note(job.tree, step, seconds, job.machine)
 
 
-def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None = None) -> None:
-    """Record what a module was made from, and the cache that it was taken from, if it was."""
+def note(tree: Tree, step: Step, seconds: float, machine: Host, cached: receipt.Cached | None = None) -> None:
+    """Record what a module was made from and with, and the cache that it was taken from, if it was."""
     built = receipt.Built(
         module=step.module,
         easyconfig=step.easyconfig,
@@ -154,6 +155,7 @@ def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None =
         seconds=round(seconds, 1),
         part=step.part(),
         cached=cached,
+        tools=machine_tools.of(step, machine),
     )
     receipt.write(receipt.built_path(tree, step.module), built)
 

@@ -1,6 +1,7 @@
 """The builds that caches have of a plan's modules: looking for them, and putting them in place.
 
-These are its Horovod, and what is made of wheels alone, such as PyTorch.
+These are its Horovod, what is made of wheels alone, such as PyTorch, and the modules that stand for the same tools of a
+machine as are here.
 """
 
 import time
@@ -17,7 +18,7 @@ from envkit.cache.fit import Provided
 from envkit.cache.manifest import folder_of, rules
 from envkit.cache.offers import FoundBuilds, Offer, by_trust_and_place, judged, left_out, not_taken
 from envkit.cache.place import Caches, Looking, Place, SignedManifest, is_of_server
-from envkit.easybuild import build, mpi
+from envkit.easybuild import build, machine_tools, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
 from envkit.environments.prefix import Tree
@@ -85,6 +86,7 @@ def find_builds(work: Work) -> FoundBuilds:
     if not work.caches.places or not steps:
         return FoundBuilds()
     provided, offers = here(work), list[Offer]()
+    recipes = {part.name: part.sha256 for part in work.lock.parts}
     by_folder = {folder_of(step.module): step for step in steps}
     places = (place for place in work.caches.kept if not (place.is_remote and work.request.offline))
     looking = Looking(places, by_folder)
@@ -92,7 +94,8 @@ def find_builds(work: Work) -> FoundBuilds:
         step = by_folder[folder_of(entry.manifest.module)]
         if entry.manifest.module != step.module:  # names of folders are not one to one
             continue
-        own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
+        is_alone = wheels.is_all(step.sources) or is_of_machine(step)
+        own = fit.of_module(provided, step.module, recipes[step.module]) if is_alone else provided
         pinned = {source.sha256 for source in step.sources}
         why = [*fit.reasons(entry.manifest, own)]
         if not entry.manifest.wheels.keys() <= pinned:
@@ -110,7 +113,12 @@ def is_sought(step: Step, work: Work) -> bool:
     if step.module not in work.missing or step.module in work.again:
         return False
     is_horovod = step.module == work.stack.module and step.module.startswith("Horovod/")
-    return is_horovod or (wheels.is_all(step.sources) and not step.eula)
+    return is_horovod or is_of_machine(step) or (wheels.is_all(step.sources) and not step.eula)
+
+
+def is_of_machine(step: Step) -> bool:
+    """Say whether what a step makes stands for what the machine has."""
+    return step.module in rules()["compared"]
 
 
 def here(work: Work) -> Provided:
@@ -138,6 +146,7 @@ def machine(host: Host, *, is_embedded: bool) -> Provided:
         cpu=binaries.features(),
         syntax="Lua" if host.modules_tool and host.modules_tool.kind == "Lmod" else "Tcl",
         load=host.load,
+        tools=machine_tools.found(host),
     )
 
 
@@ -148,12 +157,19 @@ def take(work: Work, console: Console) -> list[str]:
     """
     for text in left_out(work.looked):
         say(console, text)
-    failed = set(work.looked.failed)
-    return [step.module for step in work.plan.steps if taken(step, work, console, failed)]
+    failed, modules, of_machine = set(work.looked.failed), list[str](), dict[str, list[str]]()
+    for step in work.plan.steps:
+        if (place := taken(step, work, console, failed)) is not None:
+            modules.append(step.module)
+            if is_of_machine(step):
+                of_machine.setdefault(place.shown, []).append(step.module)
+    for shown, names in of_machine.items():
+        say(console, f"Taken from {shown}, where the same tools were: {', '.join(names)}.")
+    return modules
 
 
-def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> bool:
-    """Put the build of a cache into the tree, if one fits; say whether that was done.
+def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> Place | None:
+    """Put the build of a cache into the tree, if one fits; return the place that it is from.
 
     A place whose server has ``failed`` is asked for nothing; one that fails now is added.
     """
@@ -171,26 +187,25 @@ def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> bool:
             fetch_all(sources, cache, request.offline, work.stack.name, console, kept)
 
         def record(origin: Cached = origin, began: float = began) -> None:
-            build.note(tree, step, time.monotonic() - began, origin)
+            build.note(tree, step, time.monotonic() - began, work.host, origin)
 
         message = f"Another process is building {module}; waiting for it."
         with filelocks.held(tree, filelocks.lock_name(module), console, message):
             if tree.has(module):
-                return False
+                return None
             try:
                 paths = {source.sha256 or "": request.prefix.sources / source.place for source in sources}
-                unpack.take(entry, tree, work.host.python.path, record, paths)
+                digests = unpack.take(entry, tree, work.host.python.path, record, paths)
             except CacheInvalid as error:
                 say(console, not_taken(entry, module, error))
                 failed |= {entry.place} if is_of_server(error) else set()
                 continue
-            manifest.write(tree, module)
-        say(
-            console,
-            f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}; {offer.signed_by}.",
-        )
-        return True
-    return False
+            manifest.write(tree, module, digests)
+        if not is_of_machine(step):
+            built = f"built on {origin.host}, {origin.built}; {offer.signed_by}"
+            say(console, f"Taken from {entry.place.shown}: {module}, {built}.")
+        return entry.place
+    return None
 
 
 def wheels_of(entry: SignedManifest, step: Step) -> list[Source]:

@@ -425,6 +425,7 @@ class Build:
     """A plan, and all that its build needs besides; the file ``holding`` stays locked while anything of it runs."""
 
     eb: Eb
+    machine: Host
     prefix: Prefix
     tree: Tree
     plan: Plan

@@ -302,6 +302,7 @@ class ModulesInstallation:
         ):
             receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
         return eb_command.Build(
+            machine=self.host,
             eb=self.eb,
             prefix=self.request.prefix,
             tree=self.tree,

@@ -14,7 +14,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -87,15 +87,20 @@ def path_of(tree: Tree, module: str) -> Path:
     return tree.root / replaced.manifest(module)
 
 
-def write(tree: Tree, module: str) -> None:
-    """List the files of a module as they are now; of one that lies behind a link there is no list."""
+def write(tree: Tree, module: str, digests: Mapping[str, str] | None = None) -> None:
+    """List the files of a module as they are now; of one that lies behind a link there is no list.
+
+    ``digests`` are the SHA-256 of files that were just written, by their names: they are not read.
+    """
     path = path_of(tree, module)
     path.unlink(missing_ok=True)
     if is_behind(tree, module):
         return
-    states = scanned(tree, module)
-    stored = at_once(kept, states.values())
-    by_name = {name: file for name, file in zip(states, stored, strict=True) if file is not None}
+    states, known = scanned(tree, module), digests or {}
+    to_read = [name for name in states if name not in known]
+    read_now = dict(zip(to_read, at_once(lambda name: kept(states[name]), to_read), strict=True))
+    stored = {name: read_now[name] if name in read_now else kept(states[name], known[name]) for name in states}
+    by_name = {name: file for name, file in stored.items() if file is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, msgspec.json.encode(FileManifest(module=module, files=by_name)), own=True)
 
@@ -326,8 +331,11 @@ def plain(name: str) -> str:
     return name if name.isascii() else os.fsencode(name).decode(errors="backslashreplace")
 
 
-def kept(candidate: Found) -> StoredFile | None:
-    """Return what is to be known of a file; None of a pipe, a device or one that has gone meanwhile."""
+def kept(candidate: Found, digest: str = "") -> StoredFile | None:
+    """Return what is to be known of a file; None of a pipe, a device or one that has gone meanwhile.
+
+    It is not read if its SHA-256 is known.
+    """
     path, state = candidate
     try:
         if stat.S_ISLNK(state.st_mode):
@@ -335,7 +343,8 @@ def kept(candidate: Found) -> StoredFile | None:
         if not stat.S_ISREG(state.st_mode):
             return None
         is_program = bool(state.st_mode & EXECUTABLE)
-        return StoredFile(size=state.st_size, changed=state.st_mtime_ns, sha256=sha256(path), is_program=is_program)
+        digest = digest or sha256(path)
+        return StoredFile(size=state.st_size, changed=state.st_mtime_ns, sha256=digest, is_program=is_program)
     except OSError:
         return None
 

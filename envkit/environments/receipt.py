@@ -179,8 +179,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """The caches that something of it was taken from, in words; nothing where all was built."""
-        return "; ".join(f"{name} {origin}" for name, origin in self.origins.items())
+        """The caches that something of it was taken from, in words; nothing where all was built.
+
+        What only stands for the machine's own tools is left out.
+        """
+        return "; ".join(f"{name} {origin}" for name, origin in self.origins.items() if not name.endswith("/system"))
 
     @property
     def interpreter(self) -> str:
@@ -242,7 +245,8 @@ class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
 class Built(msgspec.Struct, frozen=True, kw_only=True):
     """A module of a tree: the recipe it was made from, how long that took (s), and the part of a lock that it is.
 
-    ``cached`` is the cache that it was taken from, if it was.
+    ``cached`` is the cache that it was taken from, if it was; ``tools`` are those of the machine that it stands for, by
+    path and version; None where that is not known.
     """
 
     module: str
@@ -251,6 +255,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     part: LockedPart | None = None
     cached: Cached | None = None
+    tools: dict[str, str] | None = None
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

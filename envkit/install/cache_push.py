@@ -5,7 +5,7 @@ import platform
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -17,10 +17,11 @@ from rich.console import Console
 from envkit.apptainer.image_plan import DEBIAN, MIRROR_OF, place_of, shared_key
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import binaries, fit, layout, pack, packed_before, place, publishing, wheels
-from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, layer_name, rules, tools_in
 from envkit.cache.place import Place
 from envkit.easybuild.receipt import ModuleReceipt, shareable
 from envkit.environments import manifest
+from envkit.environments import receipt as receipts
 from envkit.environments.lockfile import LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import BuiltLayer, Cached, Mpi, Receipt
@@ -29,6 +30,7 @@ from envkit.errors import (
     EnvironmentDamaged,
     HostProblem,
     NotProven,
+    NotRelocatable,
     OpensslMissing,
     UsageProblem,
 )
@@ -81,8 +83,9 @@ def push(
 ) -> Pushed:  # fmt: skip
     """Put the modules of an environment, or its image, into a cache, signed with a private key if one is given.
 
-    Of modules these are its Horovod and what is made of wheels alone. From the job of a CI it is that environment which
-    was installed last, where none is named, and has to have passed on this host. The ``console`` shows what takes time.
+    Of modules these are its Horovod, what is made of wheels alone, and those that stand for tools of this machine. From
+    the job of a CI it is that environment which was installed last, where none is named, and has to have passed on this
+    host. The ``console`` shows what takes time.
     With ``has_layers`` the layers that an image was built on go with it.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
@@ -227,12 +230,28 @@ def pushed_modules(
                 fetch = f"envkit fetch {made.name} --prefix {Path(made.tree).parent}"
                 left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
-                builds.append(pushed_module(made, part, used, verdict, to, key, ci, console))
+                builds.append(pushed_module(made, part, used, {}, verdict, to, key, ci, console))
+        for part, tools in of_machine(made):
+            used = wheels_of(made, part)
+            if used is not None:
+                try:
+                    builds.append(pushed_module(made, part, used, tools, verdict, to, key, ci, SILENT))
+                except NotRelocatable as error:
+                    left_out[part.name] = f"{error.what} {error.why}"
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 
+def of_machine(made: ModuleReceipt) -> Iterator[tuple[LockedPart, dict[str, str]]]:
+    """Yield the modules of an environment that stand for tools of this machine, each with those; none from a cache."""
+    tree, locked = Tree(root=Path(made.tree)), installed.lock_of(made)
+    for part in locked.parts:
+        built = receipts.built(tree, part.name) if part.name in rules()["compared"] else None
+        if built is not None and built.tools is not None and built.cached is None and built.sha256 == part.sha256:
+            yield part, built.tools
+
+
 def pushed_module(
-    made: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw,
+    made: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], tools: Mapping[str, str], verdict: msgspec.Raw,
     to: Place, key: Path | None, ci: Ci | None, console: Console,
 ) -> PushedBuild:  # fmt: skip
     """Put a module into a cache; it is packed unless that was done before, and the place has it. Raises OSError."""
@@ -244,7 +263,7 @@ def pushed_module(
     with tempfile.TemporaryFile() as stream:
         try:
             with steps(console, f"Packing {part.name}", lambda: reached[-1]):
-                described = described_module(made, part, used, verdict, ci, stream, reached.append)
+                described = described_module(made, part, used, tools, verdict, ci, stream, reached.append)
         except OSError as error:
             error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
             raise
@@ -295,16 +314,18 @@ def newest(prefix: Prefix) -> str | None:
 
 
 def described_module(
-    receipt: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw, ci: Ci | None,
-    stream: BinaryIO, tell: Callable[[str], None],
+    receipt: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], tools: Mapping[str, str], verdict: msgspec.Raw,
+    ci: Ci | None, stream: BinaryIO, tell: Callable[[str], None],
 ) -> Manifest:  # fmt: skip
     """Pack a module of an environment into a file; return its manifest. ``used`` are its wheels, by their SHA-256.
+
+    ``tools`` are those of this machine that it stands for.
 
     Raises NotRelocatable, OSError.
     """
     tree, is_horovod = Tree(root=Path(receipt.tree)), part.name == receipt.module
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
-    packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used, tell)
+    packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used, tell, tools_in(tools))
     recipes = fit.recipes_of(receipt.lock, rules()["compared"])
     needs = Needs(
         machine=receipt.machine,
@@ -318,6 +339,7 @@ def described_module(
         syntax=packed.syntax,
         recipes=recipes if is_horovod else {part.name: part.sha256},
         load=receipt.load,
+        tools=dict(tools),
     )
     return Manifest(
         part=part,
@@ -500,7 +522,7 @@ def proven(receipt: Made, *, is_here: bool) -> msgspec.Raw:
     if isinstance(receipt, ImageReceipt):
         found = receipt.damaged()
     else:
-        modules = [part.name for part in parts_of(receipt)]
+        modules = [part.name for part in (*parts_of(receipt), *(part for part, _ in of_machine(receipt)))]
         found = manifest.damage(Tree(root=Path(receipt.tree)), modules, every=True)
     if wrong := list(dict.fromkeys((*(one.path for one in found), *changed))):
         raise changed_since(receipt, wrong)

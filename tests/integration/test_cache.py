@@ -1,6 +1,7 @@
 """A build of Horovod from one prefix into another, by a cache: a folder, and the same behind a server."""
 
 import filecmp
+import hashlib
 import json
 import os
 import shutil
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.integration
 
 STACK = "pytorch-2.13-cpu"
 MODULE, PYTORCH = "Horovod/0.28.1-gompi-system-PyTorch-2.13.0", "PyTorch/2.13.0"
+TOOLS = ["CMake/system", "GCC/system", "OpenMPI/system", "Python/system", "gompi/system"]
 SOON_S = 90  # a build takes minutes more
 PACKAGES = (  # those of Debian 13 that the stack needs there, and those of another Python
     *("lmod", "g++", "make", "cmake", "patch", "libopenmpi-dev", "openmpi-bin", "git", "python3-venv"),
@@ -72,7 +74,8 @@ def cache(
     done = stacks.envkit(*words, env=passed)
     assert done.returncode == 0, done.stderr
     told = [(one["module"], one["sent"], one["signed"]) for one in json.loads(done.stdout)["builds"]]
-    assert told == [(MODULE, True, True), (PYTORCH, True, True)]
+    assert told[:2] == [(MODULE, True, True), (PYTORCH, True, True)]
+    assert sorted(told[2:]) == [(module, True, True) for module in TOOLS]
     return folder
 
 
@@ -98,13 +101,17 @@ def test_a_second_push_sends_nothing(
 
 
 def test_nothing_of_the_prefix_and_of_who_built_is_in_an_object(stacks: Site, cache: Path) -> None:
-    [horovod, pytorch] = sorted((cache / "objects").iterdir(), key=lambda path: path.stat().st_size)
-    for packed in (horovod, pytorch):
+    sizes = dict[str, int]()
+    for packed in (cache / "objects").iterdir():
         text = zstd.decompress(packed.read_bytes())
         assert os.fsencode(stacks.prefix) not in text
         assert b"easybuild-devel\0" not in text
-    assert horovod.stat().st_size < 3_000_000
-    assert pytorch.stat().st_size < 50_000_000  # of some 1,000 MB: the rest is in its wheels
+        first = os.fsdecode(text[: text.index(b"\0")])  # its module file
+        sizes[first.removeprefix("modules/all/").removesuffix(".lua")] = packed.stat().st_size
+    assert sizes.keys() == {*TOOLS, MODULE, PYTORCH}
+    assert sizes[MODULE] < 4_000_000
+    assert sizes[PYTORCH] < 50_000_000  # of some 1,000 MB: the rest is in its wheels
+    assert sum(sizes[module] for module in TOOLS) < 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +137,8 @@ def another(stacks: Site, cache: Path, keys: tuple[Path, Path], tmp_path_factory
     for path in (sources / "horovod-0.28.1.tar.gz", sources / ".verified.json"):
         path.unlink(missing_ok=True)
     plan = json.loads(site.envkit("install", STACK, "--dry-run", "--json", env=taking(str(cache), keys)).stdout)
-    taken = [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]]
-    assert taken == [(PYTORCH, True, []), (MODULE, True, [])]
+    assert all(one["taken"] and not one["why_not"] for one in plan["cached"])
+    assert sorted(one["step"] for one in plan["cached"]) == sorted([*TOOLS, MODULE, PYTORCH])
     unknown = site.envkit("install", STACK, "--dry-run", env={"ENVKIT_CACHE_FROM": str(cache)}).stdout
     assert "you have no keys to check its signature by" in unknown
     assert "7 of 7 modules to build;" in unknown
@@ -143,9 +150,11 @@ def another(stacks: Site, cache: Path, keys: tuple[Path, Path], tmp_path_factory
 
 def test_another_prefix_has_it_without_building(tmp_path: Path, another: Another, stacks: Site, cache: Path) -> None:
     site, tree = another.site, another.tree
-    for module in (MODULE, PYTORCH):
-        assert f"Taken from {cache}: {module}" in another.said
-        assert f"] {module}" not in another.said
+    assert "Building" not in another.said and "eb.log" not in another.said
+    [tools] = [line for line in another.said.splitlines() if f"Taken from {cache}, where the same tools were:" in line]
+    assert all(module in tools for module in TOOLS)
+    for module in (MODULE, PYTORCH, *TOOLS):
+        assert module in TOOLS or f"Taken from {cache}: {module}" in another.said
         places = tree.software / module, tree.modulepath / module.partition("/")[0]
         mentioning = subprocess.run(
             ["grep", "-rlF", "--", f"{stacks.prefix}/", *places], capture_output=True, text=True
@@ -220,7 +229,27 @@ def test_what_is_from_wheels_is_as_pip_made_it(another: Another, stacks: Site) -
     assert filecmp.cmp(one, two, shallow=False)
 
 
-@pytest.mark.parametrize("module", [MODULE, PYTORCH])
+@pytest.mark.parametrize("module", TOOLS)
+def test_what_stands_for_a_tool_is_as_eb_made_it(module: str, another: Another, stacks: Site) -> None:
+    """All but what eb notes of the build, and what it wrote into the Python by compiling."""
+    [tree] = stacks.prefix.glob("*-py3.*")
+
+    def contents(root: Path) -> dict[str, str]:
+        found = dict[str, str]()
+        for top in (root / "software" / module, root / f"modules/all/{module}.lua"):
+            for path in (top, *top.rglob("*")):
+                name = str(path.relative_to(root))
+                if path.is_symlink():
+                    found[name] = str(path.readlink())
+                elif path.is_file() and not name.endswith((".pyc", "RECORD")) and "/easybuild/" not in name:
+                    text = path.read_bytes().replace(os.fsencode(stacks.prefix), os.fsencode(another.site.prefix))
+                    found[name] = hashlib.sha256(text).hexdigest()
+        return found
+
+    assert contents(another.tree.root) == contents(tree)
+
+
+@pytest.mark.parametrize("module", [MODULE, PYTORCH, *TOOLS])
 def test_eb_sees_it_as_installed(module: str, tmp_path: Path, another: Another) -> None:
     [recipe] = (another.tree.software / module / "easybuild").glob("*.eb")
     told = subprocess.run(
@@ -304,6 +333,6 @@ def test_debian_13_takes_what_another_distribution_has_built(debian_13: Machine,
     assert shown["modules"][-1]["cached"]["place"] == str(cache)
     debian_13.said("scripts/prepare.sh")
     plan = json.loads(debian_13.run(".venv/bin/envkit", "install", STACK, "--dry-run", "--json").stdout)
-    told = [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]]
+    told = [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"] if one["step"] not in TOOLS]
     another, pinned = "it is for Python 3.11, and here it is 3.13", "it takes wheels that its recipe does not"
     assert told == [(PYTORCH, False, [another, pinned]), (MODULE, False, [another])]

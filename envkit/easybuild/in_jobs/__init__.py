@@ -82,7 +82,7 @@ def left_over(folder: Path, job: eb_command.Build) -> list[ModuleJob]:
     left = [one for one in jobs if one.number in there and not there[one.number].has_ended]
     for one in jobs:
         if one not in left and job.tree.has(one.module) and receipt.built(job.tree, one.module) is None:
-            record(job.tree, one.step, there[one.number].seconds if one.number in there else 0.0)
+            record(job, one.step, there[one.number].seconds if one.number in there else 0.0)
     return left
 
 
@@ -138,23 +138,23 @@ def follow(
     """Tell of the jobs until the last has ended; Ctrl-C cancels them, a lost terminal leaves them alone."""
     try:
         with process.interruptible(), JobsProgress(console, jobs, seconds) as shown:
-            watch(jobs, job.tree, held, shown)
+            watch(jobs, job, held, shown)
     except Interrupted as stop:
         raise stopped(jobs, stop) from None
     if not all(one.is_done for one in jobs):
         raise failure(jobs, job)
 
 
-def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], shown: JobsProgress) -> None:
+def watch(jobs: Sequence[ModuleJob], job: eb_command.Build, held: Mapping[str, FileLock], shown: JobsProgress) -> None:
     """Follow the jobs; what is built is recorded at once, and what can never be is cancelled at once."""
     began, in_vain = time.monotonic(), 0
     cancelled, recorded = set[str](), set[str]()
     while True:
-        ask(jobs, tree)
+        ask(jobs, job.tree)
         for one in jobs:
             if one.is_done and one.module not in recorded:
                 recorded.add(one.module)
-                record(tree, one.step, one.record.seconds)
+                record(job, one.step, one.record.seconds)
                 if one.module in held:
                     held[one.module].release(force=True)
         never = {one.number for one in jobs if one.culprit and not one.record.has_ended} - cancelled

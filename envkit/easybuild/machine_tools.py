@@ -1,0 +1,35 @@
+"""The tools of this machine that modules such as GCC/system stand for, by path and version.
+
+What eb makes of such a recipe is the same wherever these are the same.
+"""
+
+from pathlib import Path
+
+from envkit.cache.manifest import rules
+from envkit.easybuild import mpi
+from envkit.machine.host import Host
+from envkit.planning.plan import Step
+from envkit.system import process
+
+
+def found(machine: Host) -> dict[str, str]:
+    """Return each tool that is there, by its name, as "PATH VERSION"; of an MPI the family comes before its version."""
+    programs: dict[str, tuple[Path | str | None, str]] = {"python": (machine.python.path, machine.python.version)}
+    if machine.compiler:
+        programs["g++"] = machine.compiler.path, machine.compiler.version
+        programs["gcc"] = process.which("gcc", path=machine.env["PATH"]), machine.compiler.version
+    if machine.cmake:
+        programs["cmake"] = machine.cmake.path, machine.cmake.version
+    if machine.mpi:
+        version = f"{machine.mpi.family} {machine.mpi.version}"
+        programs["mpirun"] = machine.mpi.path, version
+        programs["mpicxx"] = mpi.wrapper_of(machine.mpi, machine.env), version
+    return {name: f"{path} {version}" for name, (path, version) in programs.items() if path}
+
+
+def of(step: Step, machine: Host) -> dict[str, str] | None:
+    """Return the tools that a module stands for; None of any other module, and where one is not there."""
+    wanted, there = rules()["compared"].get(step.module), found(machine)
+    if wanted is None or "/embedded/" in step.easyconfig or not there.keys() >= {*wanted}:
+        return None
+    return {name: there[name] for name in wanted}
