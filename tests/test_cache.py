@@ -15,9 +15,9 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -76,7 +76,9 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.sources import answers, signature
 from envkit.sources.answers import RefusedError
+from envkit.sources.index import Candidate
 from envkit.sources.pipconfig import PipSettings
+from envkit.sources.source_cache import Source
 from envkit.system.decompression import zstd
 
 from .integration.site import needs
@@ -1662,6 +1664,7 @@ class TestTaken:
         again: list[str]
         lock: Lock
         looked: FoundBuilds = NOTHING
+        known: Mapping[Source, Candidate] = field(default_factory=dict)
 
         def asked(self, folder: Path) -> Receipt:
             """Nobody asks."""

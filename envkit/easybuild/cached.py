@@ -5,7 +5,7 @@ machine as are here.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import say
+from envkit.sources.index import Candidate
 from envkit.sources.progress import fetch_all
 from envkit.sources.source_cache import Source
 
@@ -71,6 +72,10 @@ class Work(Protocol):
     @property
     def lock(self) -> Lock:
         """The lock, which names all that it is made from."""
+
+    @property
+    def known(self) -> Mapping[Source, Candidate]:
+        """Where sources are, as far as that was asked."""
 
     @property
     def looked(self) -> FoundBuilds:
@@ -158,6 +163,8 @@ def take(work: Work, console: Console) -> list[str]:
     for text in left_out(work.looked):
         say(console, text)
     failed, modules, of_machine = set(work.looked.failed), list[str](), dict[str, list[str]]()
+    chosen = [(offer.entry, step) for step in work.plan.steps if (offer := work.looked.taken.get(step.module))]
+    fetch_wheels([source for entry, step in chosen for source in wheels_of(entry, step)], work, console, failed)
     for step in work.plan.steps:
         if (place := taken(step, work, console, failed)) is not None:
             modules.append(step.module)
@@ -181,10 +188,9 @@ def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> Place
             place=entry.place.shown, id=entry.id, host=entry.manifest.provenance.host,
             built=entry.manifest.provenance.built, key=offer.key,
         )  # fmt: skip
-        if sources := wheels_of(entry, step):
-            cache = request.prefix.sources
-            kept = [place for place in work.caches.kept if place not in failed]
-            fetch_all(sources, cache, request.offline, work.stack.name, console, kept)
+        sources = wheels_of(entry, step)
+        if offer is not work.looked.taken[module]:  # of which they are there already
+            fetch_wheels(sources, work, console, failed)
 
         def record(origin: Cached = origin, began: float = began) -> None:
             build.note(tree, step, time.monotonic() - began, work.host, origin)
@@ -206,6 +212,13 @@ def taken(step: Step, work: Work, console: Console, failed: set[Place]) -> Place
             say(console, f"Taken from {entry.place.shown}: {module}, {built}.")
         return entry.place
     return None
+
+
+def fetch_wheels(sources: Sequence[Source], work: Work, console: Console, failed: Container[Place]) -> None:
+    """Fetch wheels. Raises what that does."""
+    request, kept = work.request, [place for place in work.caches.kept if place not in failed]
+    if sources:
+        fetch_all(sources, request.prefix.sources, request.offline, work.stack.name, console, kept, work.known)
 
 
 def wheels_of(entry: SignedManifest, step: Step) -> list[Source]:

@@ -1,7 +1,7 @@
 """An installation of modules by eb: what is left to do of a plan, building it, and what it has become."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,6 +33,7 @@ from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report.progress import say
 from envkit.sources.availability import Answers
 from envkit.sources.fetch import Source
+from envkit.sources.index import Candidate
 from envkit.sources.progress import fetch_all
 from envkit.sources.source_cache import forget
 from envkit.system import process
@@ -198,6 +199,11 @@ class ModulesInstallation:
             return Answers()
         return preflight.ask(self.to_fetch, self.request.prefix, self.caches.kept)
 
+    @property
+    def known(self) -> Mapping[Source, Candidate]:
+        """Where sources are, as far as that was asked."""
+        return self.answers.places if "answers" in vars(self) else {}
+
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
         planned = {step.module for step in self.plan.steps if self.tree.has(step.module)}
@@ -292,7 +298,7 @@ class ModulesInstallation:
         if rebuild and not self.request.rebuild:
             forget(cache)
         sources, stores = self.sources_of(wanted), self.caches.kept
-        fetch_all(sources, cache, self.request.offline, self.stack.name, console, stores)
+        fetch_all(sources, cache, self.request.offline, self.stack.name, console, stores, self.known)
         config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder, self.stack.extras)
         if rebuild:

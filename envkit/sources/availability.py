@@ -3,9 +3,10 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from envkit.sources.addresses import host_of, shown
 from envkit.sources.answers import RefusedError, UnreachableError
 from envkit.sources.connection import Connection
 from envkit.sources.download import Unavailable
-from envkit.sources.index import FileStore, candidates
+from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 from envkit.sources.source_cache import Source
 
@@ -29,6 +30,7 @@ class Answers:
 
     ``refused`` are those that no place gives, ``unanswered`` those that were asked about and had no answer in time,
     ``unasked`` those that it did not come to. ``silent`` is who was waited for at the end, and had been for long.
+    ``places`` are those of indexes and recipes that give a source.
     """
 
     number: int = 0
@@ -36,6 +38,14 @@ class Answers:
     unanswered: tuple[Source, ...] = ()
     unasked: tuple[Source, ...] = ()
     silent: tuple[str, ...] = ()
+    places: Mapping[Source, Candidate] = msgspec.field(default_factory=dict)
+
+
+class Given(NamedTuple):
+    """A source that some place gives: one of indexes and recipes, None of a store of files."""
+
+    source: Source
+    place: Candidate | None = None
 
 
 def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] = ()) -> Answers:
@@ -49,7 +59,7 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
     settings = msgspec.structs.replace(configured, timeout_s=min(configured.timeout_s, patience_s))
     connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
     waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[Unavailable | Source | BaseException] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Unavailable | Given | BaseException] = queue.SimpleQueue()
     for source in sources:
         waiting.put(source)
 
@@ -72,7 +82,7 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
                 connection.close()
 
     ending = threading.Lock()
-    outcomes = list[Unavailable | Source | BaseException]()
+    outcomes = list[Unavailable | Given | BaseException]()
     deadline = time.monotonic() + patience_s
     started = 0
     try:
@@ -97,7 +107,8 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
         if isinstance(outcome, BaseException):
             raise outcome
     refused = tuple(outcome for outcome in outcomes if isinstance(outcome, Unavailable))
-    told = {outcome for outcome in outcomes if isinstance(outcome, Source)} | {one.source for one in refused}
+    given = [outcome for outcome in outcomes if isinstance(outcome, Given)]
+    told = {one.source for one in given} | {one.source for one in refused}
     unanswered = tuple(source for source in sources if source not in told and source not in unasked)
     return Answers(
         number=len(sources),
@@ -105,6 +116,7 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
         unanswered=unanswered,
         unasked=unasked,
         silent=tuple(sorted(silent)) if unanswered else (),
+        places={one.source: one.place for one in given if one.place},
     )
 
 
@@ -127,14 +139,14 @@ def host_shown(url: str) -> str:
     return host_of(shown(url)).rpartition("@")[2] or shown(url)
 
 
-def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | Source:
+def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | Given:
     """Return a source that no place gives, with what each place said; or the source where one of them gives it."""
     reasons: list[str] = []
     for store in kept:
         require_time(connection)
         try:
             with connection.waiting_for(store.shown), store.source(source.sha256 or ""):
-                return source
+                return Given(source)
         except RefusedError as error:
             reasons.append(f"{store.shown}: {error}")
     for place in candidates(source, connection, reasons.append):
@@ -150,7 +162,7 @@ def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> 
         except RefusedError as error:
             reasons.append(f"{shown(place.url)}: {error}")
         else:
-            return source
+            return Given(source, place)
     return Unavailable(source=source, reasons=reasons)
 
 

@@ -3,9 +3,10 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from itertools import chain
 
 import msgspec
 
@@ -65,11 +66,13 @@ class Download:
         progress: Callable[[FetchEvent], None],
         sources: Sequence[Source],
         kept: Sequence[FileStore] = (),
+        known: Mapping[Source, Candidate] | None = None,
     ) -> None:
         self._here = here
         self._progress = progress
         self._sources = sources
         self._kept = list(kept)
+        self._known = known or {}
         self._failing = set[FileStore]()
         self._left: dict[FileStore, str] = {}  # those that fail, and why
         self._telling = threading.Lock()
@@ -133,7 +136,9 @@ class Download:
                     self._failing.add(store)
             else:
                 return None
-        for place in candidates(source, self._connection, reasons.append):
+        known = self._known.get(source)
+        others = (place for place in candidates(source, self._connection, reasons.append) if place != known)
+        for place in chain([known] if known else [], others):
             try:
                 if place.sha256 not in (None, source.sha256):
                     raise WrongContentError(place.sha256 or "")

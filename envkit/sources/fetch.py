@@ -4,14 +4,14 @@
 machine without a network. EasyBuild's sourcepath points at the cache.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.availability import Answers, ask
 from envkit.sources.bundle import BundleManifest, admit, contradictions, read_bundle, read_manifest, write_bundle
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
-from envkit.sources.index import FileStore
+from envkit.sources.index import Candidate, FileStore
 from envkit.sources.source_cache import Source, SourceCache, distinct
 
 __all__ = [
@@ -68,13 +68,14 @@ def fetch(
     progress: Callable[[FetchEvent], None],
     stack: str = "STACK",
     kept: Sequence[FileStore] = (),
+    known: Mapping[Source, Candidate] | None = None,
 ) -> None:
     """Get what is missing into ``cache``; offline, only say what is missing, and change nothing.
 
     What is in the cache with another content is set aside, which is told as SET_ASIDE.
 
     ``progress`` is called from several threads, one at a time. ``stack`` is named in what to do next. What is
-    ``kept`` somewhere is taken from there before it is sought in an index.
+    ``kept`` somewhere is taken from there before it is sought in an index, and there first where it is ``known`` to be.
 
     Raises one SourcesMissing or ChecksumMismatch for all sources together, DiskFull, NotWritable, and
     HostProblem if pip's configuration is unusable.
@@ -92,7 +93,7 @@ def fetch(
         if offline:
             problems += [Unavailable(source=source, reasons=[]) for source in pinned]
         elif pinned:
-            problems += Download(here, progress, pinned, kept).all()
+            problems += Download(here, progress, pinned, kept, known).all()
     finally:
         if not offline:
             here.save_stamps()

@@ -1,7 +1,7 @@
 """Fetching sources, shown as it goes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +12,7 @@ from rich.status import Status
 from envkit.report.progress import QUIET_S, clock, say
 from envkit.sources import fetch
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source
+from envkit.sources.index import Candidate
 from envkit.system import process
 
 
@@ -58,8 +59,12 @@ class FetchProgress:
 
 
 def fetch_all(
-    sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console, kept: Sequence[FileStore] = ()
-) -> None:
-    """Get sources into the cache, shown as it goes. Raises what fetch.fetch does, and Interrupted."""
+    sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console,
+    kept: Sequence[FileStore] = (), known: Mapping[Source, Candidate] | None = None,
+) -> None:  # fmt: skip
+    """Get sources into the cache, shown as it goes, first from where each is ``known`` to be.
+
+    Raises what fetch.fetch does, and Interrupted.
+    """
     with process.interruptible(), FetchProgress(console) as shown:
-        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack, kept=kept)
+        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack, kept=kept, known=known)
