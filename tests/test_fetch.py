@@ -211,6 +211,29 @@ def test_progress_says_how_much_of_how_much(site: Site, cache: Path) -> None:
     assert FetchState.PROGRESS in states(events)
 
 
+def test_where_a_source_is_known_to_be_no_page_is_read_again(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    wanted = source()
+    told = ask([wanted], patience_s=10)
+    assert {one: place.url for one, place in told.places.items()} == {wanted: f"{site.url}/files/{wanted.filename}"}
+    site.asked.clear()
+    fetch([wanted], cache, offline=False, progress=lambda _: None, known=told.places)
+    assert site.asked == [f"/files/{wanted.filename}"]
+    assert (cache / wanted.place).read_bytes() == HOROVOD
+
+
+def test_a_place_that_has_gone_since_is_named_once_and_the_others_are_asked(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    wanted = source()
+    places = ask([wanted], patience_s=10).places
+    page = site.files.pop("/simple/horovod/")
+    site.files["/simple/horovod/"] = page + page.replace(b"/files/", b"/moved/")
+    site.files[f"/moved/{wanted.filename}"] = site.files.pop(f"/files/{wanted.filename}")
+    fetch([wanted], cache, offline=False, progress=lambda _: None, known=places)
+    assert (cache / wanted.place).read_bytes() == HOROVOD
+    assert site.asked.count(f"/files/{wanted.filename}") == 2  # once to find it, once in vain
+
+
 def test_complete_cache_asks_nobody(site: Site, cache: Path) -> None:
     site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
     get(cache, source())
