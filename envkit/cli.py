@@ -277,7 +277,7 @@ def explain_storage(error: OSError) -> int:
 def explain(error: EnvkitError) -> None:
     """Say what happened, why, and what to do, on standard error, without passwords of addresses."""
     from envkit.report.words import shown
-    from envkit.sources.addresses import without_logins
+    from envkit.system.addresses import without_logins
 
     parts = folded(f"envkit: {error.what}")
     if error.why:
@@ -293,7 +293,7 @@ def explain_usage(error: click.ClickException) -> None:
     import io
 
     from envkit.report.words import shown
-    from envkit.sources.addresses import without_logins
+    from envkit.system.addresses import without_logins
 
     stream = io.StringIO()
     error.show(stream)

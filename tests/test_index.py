@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import redact, shown, without_login, without_logins
 from envkit.sources.connection import Connection
 from envkit.sources.index import candidates, whole_url
 from envkit.sources.pipconfig import PipSettings, default_index, pip_settings
 from envkit.sources.source_cache import Source
+from envkit.system.addresses import redact, shown, without_login, without_logins
 
 BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/proc/nonexistent"}
 

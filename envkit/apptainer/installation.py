@@ -38,11 +38,11 @@ from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report import words
 from envkit.report.progress import BuildProgress, say
 from envkit.sources import signature
-from envkit.sources.addresses import redact
 from envkit.sources.availability import Answers
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
 from envkit.system import process
+from envkit.system.addresses import redact
 from envkit.system.files import discard, sha256
 
 DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")

@@ -81,7 +81,7 @@ def told(error: Exception) -> str:
     """Return what is said of a failure: of the server's answer its code, and no text with a password in it."""
     from botocore import exceptions
 
-    from envkit.sources.addresses import redact
+    from envkit.system.addresses import redact
 
     if isinstance(error, exceptions.ClientError):
         code = str(error.response.get("Error", {}).get("Code", ""))
@@ -122,7 +122,7 @@ def is_anonymous() -> bool:
 
 def is_plain(url: str) -> bool:
     """Say whether an address has its login, if it has one, where programs look for it, and hide it."""
-    from envkit.sources.addresses import is_address, login
+    from envkit.system.addresses import is_address, login
 
     return is_address(url, ("http", "https")) and login(url) == urlsplit(url).netloc.rpartition("@")[0]
 

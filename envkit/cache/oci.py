@@ -73,8 +73,8 @@ HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what a registry refuses. Raises RefusedError."""
-    from envkit.sources.addresses import redact
     from envkit.sources.answers import RefusedError, TransientError, UnreachableError
+    from envkit.system.addresses import redact
 
     try:
         import oras.provider  # noqa: F401

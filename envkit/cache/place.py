@@ -143,7 +143,7 @@ class Place:
     @property
     def shown(self) -> str:
         """It, as it may be shown: a URL without its password."""
-        from envkit.sources import addresses
+        from envkit.system import addresses
 
         if self.is_remote or SCHEME.match(self.named):
             return addresses.shown(self.named)

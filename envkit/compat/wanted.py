@@ -31,8 +31,8 @@ from envkit.compat.judge import (
 )
 from envkit.compat.words import gpu, system
 from envkit.errors import UsageProblem
-from envkit.sources.addresses import redact
 from envkit.system import files
+from envkit.system.addresses import redact
 
 LARGEST = 1_000_000  # bytes of a file that is read
 MOST = 300  # combinations that ranges may stand for

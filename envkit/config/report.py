@@ -10,7 +10,7 @@ import msgspec
 from envkit.config.configuration import Configuration, Value
 from envkit.config.keys import KEYS
 from envkit.report.paper import Paper
-from envkit.sources import addresses
+from envkit.system import addresses
 
 VERSION = 1
 HEADER = ("KEY", "VALUE", "FROM")

@@ -221,9 +221,9 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
     """Ask each index and folder that pip takes packages from, at the same time, until a time (time.monotonic)."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
-    from envkit.sources.addresses import shown
     from envkit.sources.connection import Connection
     from envkit.sources.pipconfig import pip_settings
+    from envkit.system.addresses import shown
 
     configured = pip_settings()
     left_s = max(until - time.monotonic(), LEAST_S)
@@ -243,9 +243,9 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
 
 def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
     """Ask one for Horovod; a folder, whether it is there."""
-    from envkit.sources.addresses import shown, without_login
     from envkit.sources.answers import RefusedError
     from envkit.sources.connection import file_path
+    from envkit.system.addresses import shown, without_login
 
     if "://" not in url or url.startswith("file://"):
         path = file_path(url) if "://" in url else Path(url).expanduser()

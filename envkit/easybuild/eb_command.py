@@ -24,9 +24,9 @@ from envkit.machine import modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, find_easyconfig, shelf
-from envkit.sources.addresses import OF_ADDRESSES, login, redact
 from envkit.sources.fetch import Source
 from envkit.system import files, process, record, temporary, toml
+from envkit.system.addresses import OF_ADDRESSES, login, redact
 from envkit.system.resources import data, easybuild_collection, recipes
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)

@@ -23,7 +23,6 @@ from envkit.planning import chosen_mpi
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
-from envkit.sources.addresses import redact
 from envkit.system import process
 from envkit.system.resources import recipes
 
@@ -301,12 +300,12 @@ def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
         listing = ", ".join(f"{program.family} {program.version} ({program.path})" for program in others)
         yield f"          It is {machine.why_mpi}; --mpi would choose another: {listing}"
     told = without_wrappers(machine)
-    yield from (f"          Not taken: {one}" for one in map(redact, map(str, machine.refused_mpis)) if one != told)
+    yield from (f"          Not taken: {one}" for one in map(str, machine.refused_mpis) if one != told)
 
 
 def without_wrappers(machine: Host) -> str:
     """Say which MPI is on PATH that programs cannot be compiled with, and why; nothing without one."""
-    return redact(str(machine.refused_mpis[0])) if machine.mpi is None and machine.refused_mpis else ""
+    return str(machine.refused_mpis[0]) if machine.mpi is None and machine.refused_mpis else ""
 
 
 def compiler_of(mpi: Program, env: Mapping[str, str]) -> Program | None:

@@ -20,7 +20,6 @@ from envkit.errors import HostProblem, Problem
 from envkit.machine.host import Host, Program, compiling, reason
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
-from envkit.sources.addresses import redact
 from envkit.system import files, process, record, temporary
 from envkit.system.resources import data
 
@@ -68,7 +67,7 @@ def compiled(trial: TrialProgram) -> TrialResult:
             (folder / name).write_text(text)
         done = process.capture(trial.argv, env={**trial.env, "TMPDIR": str(folder)}, cwd=folder, timeout_s=PATIENCE_S)
         if done.status:
-            return TrialResult(said=redact(reason(done)))
+            return TrialResult(said=reason(done))
         found = TrialResult(needed=needed(folder / trial.made) if trial.made else ())
     keep(kept, found)
     return found

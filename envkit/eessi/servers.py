@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from envkit.errors import Problem
 from envkit.knowledge.eessi import Repository, known, symptom, usual
-from envkit.sources.addresses import SCHEME, shown
+from envkit.system.addresses import SCHEME, shown
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"

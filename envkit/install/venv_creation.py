@@ -32,8 +32,8 @@ from envkit.errors import (
 )
 from envkit.machine.modules_tool import require_entered
 from envkit.report.words import one_line
-from envkit.sources.addresses import redact
 from envkit.system import files, process, temporary, toml
+from envkit.system.addresses import redact
 from envkit.system.resources import data
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from envkit.errors import HostProblem
 from envkit.machine import modules_tool
 from envkit.machine.modules_tool import ModulesTool
 from envkit.system import process
+from envkit.system.addresses import redact
 from envkit.system.resources import data
 
 
@@ -289,7 +290,7 @@ def reason(told: process.Completed) -> str:
         end = telling.index(False, begin) if False in telling[begin:] else len(lines)
         first = " ".join(lines[begin:end])
     first = first.removeprefix("[Errno 8] ")  # of a program for another machine
-    return SECRET.sub("***", first)[:300] or f"it ended with {told.status}"
+    return redact(SECRET.sub(r"\1=***", first))[:300] or f"it ended with {told.status}"
 
 
 def of_header(macros: str) -> tuple[str, str]:
@@ -361,9 +362,7 @@ MOST_BYTES = 1 << 20  # of an answer; the macros of an mpi.h are some 100 kB
 HUNG = dict[str, tuple[float, str]]()  # by their paths: when a program was asked that did not end, and that it did not
 UNREADABLE = "its folder cannot be named in a recipe: reach it by a link whose path is of letters, and put that on PATH"
 ERROR = re.compile(r"\berror\b|No such file|cannot|[Nn]ot found|incompatible|unsupported")
-SECRET = re.compile(
-    r"(?<=://)[^\s'\"]*(?=@)|(?<![^\s='\"])[^\s:/@='\"]+:(?!//)[^\s@]+(?=@)|(?i:(?<=token=)|(?<=key=)|(?<=password=)|(?<=passwd=)|(?<=secret=))[^\s;,&]+"
-)
+SECRET = re.compile(r"(?i)\b(token|\w*key|passw(?:or)?d|secret)=[^\s;,&]+")
 WHERE = "Load its module (--load), put its bin folder on PATH, or install "
 REMEDIES = {
     "Open MPI": f"{WHERE}its development package (Debian, Ubuntu: libopenmpi-dev).",

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from envkit.sources.addresses import host_of, shown
 from envkit.sources.answers import RefusedError, UnreachableError
 from envkit.sources.connection import Connection
 from envkit.sources.download import Unavailable
 from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 from envkit.sources.source_cache import Source
+from envkit.system.addresses import host_of, shown
 
 ASKED_AT_ONCE = 16  # also the most silent places that one look can meet
 SILENT_SHARE = 0.3  # who has been waited for during this share of the time is silent, and not just the last one asked

@@ -12,9 +12,9 @@ from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import PyPIClient
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import shown, whole_proxy
 from envkit.sources.answers import RefusedError, begun, in_time
 from envkit.sources.pipconfig import PipSettings
+from envkit.system.addresses import shown, whole_proxy
 
 OF_TRANSFER = {"content-encoding", "content-length", "transfer-encoding"}
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
 from envkit.sources.answers import (
     AbsentError,
     RefusedError,
@@ -29,6 +28,7 @@ from envkit.sources.answers import (
 )
 from envkit.sources.pipconfig import PipSettings
 from envkit.sources.source_cache import CHUNK_BYTES
+from envkit.system.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
 from envkit.system.files import open_plain
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from itertools import chain
 import msgspec
 
 from envkit.errors import DiskFull
-from envkit.sources.addresses import shown
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
 from envkit.sources.connection import Connection
 from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 from envkit.sources.source_cache import Source, SourceCache, WrongContentError
+from envkit.system.addresses import shown
 
 DOWNLOADS_AT_ONCE = 3
 EVENT_BYTES = 1 << 20

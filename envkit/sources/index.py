@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from envkit.sources.addresses import redact, shown, without_login
 from envkit.sources.answers import RefusedError
 from envkit.sources.connection import Connection, file_path
 from envkit.sources.source_cache import Source
+from envkit.system.addresses import redact, shown, without_login
 
 if TYPE_CHECKING:
     import httpx2

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import msgspec
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import redact, whole_proxy
+from envkit.system.addresses import redact, whole_proxy
 from envkit.system.process import capture, which
 
 PIP_S = 60.0  # it takes half a second

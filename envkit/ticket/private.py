@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from envkit.sources.addresses import redact
+from envkit.system.addresses import redact
 from envkit.ticket import names, secrets
 from envkit.ticket.names import DOMAIN, STANDS
 from envkit.ticket.secrets import STAND, is_secret, known

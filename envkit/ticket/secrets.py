@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 from envkit.report.words import plain
-from envkit.sources.addresses import IN_URL, OF_ADDRESSES, login, logins, redact
 from envkit.system import toml
+from envkit.system.addresses import IN_URL, OF_ADDRESSES, login, logins, redact
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
 
