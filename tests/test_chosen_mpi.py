@@ -109,9 +109,10 @@ def test_doctor_and_list_take_the_family_of_the_configuration(
 
     monkeypatch.setenv("ENVKIT_MPI", "mpich")
     monkeypatch.setattr(chosen_mpi, "detect", detect)
+    monkeypatch.setenv("ENVKIT_LOAD", "mpi/1.0")
     needs.lacking(prefix, [])
     gather.all_questions(prefix, ("gcc",), {"ENVKIT_MPI": "mpich"})["host"]({})
-    assert [one.load for one in asked] == [(), ("gcc",)]
+    assert [one.load for one in asked] == [("mpi/1.0",), ("gcc",)]
     assert all((one.mpi, one.configured) == ("MPICH", frozenset({"mpi"})) for one in asked)
 
 

@@ -15,7 +15,7 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Module, Mpi
-from envkit.errors import Problem
+from envkit.errors import HostProblem, Problem
 from envkit.install import listing, needs
 from envkit.install.install import find_installed, say_already
 from envkit.install.listing import ListedEnvironment
@@ -81,6 +81,17 @@ def test_no_server_is_asked_what_is_lacking(prefix: Prefix, monkeypatch: pytest.
     for name in ("pytorch-2.13-cpu-image", "pytorch-2.13-cpu"):
         [stack] = [one for one in stacks() if one.name == name]
         assert needs.lacking(prefix, [stack])[name] is not None
+
+
+def test_modules_of_the_configuration_that_cannot_be_loaded(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise HostProblem(what="The modules mpi/1.0 could not be loaded.", fix="See 'module avail'.")
+
+    monkeypatch.setenv("ENVKIT_LOAD", "mpi/1.0")
+    monkeypatch.setattr("envkit.planning.chosen_mpi.detect", refused)
+    for found in needs.lacking(prefix, stacks()).values():
+        assert found is not None
+        assert [one.what for one in found] == ["The modules mpi/1.0 could not be loaded."]
 
 
 @pytest.mark.integration

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+from envkit.config import configuration
 from envkit.doctor.parallel import Question, ask
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem
@@ -20,20 +21,26 @@ Found = Mapping[str, Sequence[Problem]]  # by the name of the stack
 
 
 def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Problem] | None]:
-    """Return what this machine lacks for stacks, by name; None for those of which it could not be found out in time."""
+    """Return what this machine lacks for stacks, by name; None for those of which it could not be found out in time.
+
+    As ``install``, it looks at the machine with the site modules loaded that the configuration names.
+    """
     preference.table()
     methods = sorted({stack.method for stack in stacks})
     for name in methods:
         registry.method(name)  # is imported before threads begin
-    asked = chosen_mpi.as_configured(Request(prefix=prefix))
+    load = tuple(configuration.read().get("load") or ())
+    asked = chosen_mpi.as_configured(Request(prefix=prefix, load=load))
     questions: dict[str, Question] = {"host": lambda _: chosen_mpi.detect(asked)}
     questions |= {
         name: partial(by_method, asked, [stack for stack in stacks if stack.method == name]) for name in methods
     }
-    answers = ask(questions, LIMIT_S).values
-    problems: dict[str, Sequence[Problem]] = {
-        name: answers[method][name] for method in methods for name in answers.get(method, {})
-    }
+    answers = ask(questions, LIMIT_S)
+    problems = dict[str, Sequence[Problem]]()
+    for stack in stacks:
+        found, error = answers.values.get(stack.method, {}), answers.errors.get(stack.method)
+        problems |= {stack.name: [error.problem()]} if error else {}  # as of a module that cannot be loaded
+        problems |= {stack.name: found[stack.name]} if stack.name in found else {}
     return {stack.name: problems.get(stack.name) for stack in stacks}
 
 
