@@ -69,10 +69,10 @@ def all_of_mpi(target: Target, env: Mapping[str, str]) -> Iterator[Setting]:
         yield from settings.of_machine(mpi_libraries(target))
 
 
-def unreachable(hosts: Mapping[str, str], env: Mapping[str, str]) -> list[UnusablePlace]:
+def unreachable(hosts: Mapping[str, tuple[str, str]], env: Mapping[str, str]) -> list[UnusablePlace]:
     """Those of some hosts that ssh does not reach without being asked anything, all tried at once.
 
-    Of each host the file that names it is given, "" where whoever verifies has.
+    Of each host the file that names it is given, "" where whoever verifies has, and the variable that names another.
     """
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}"]
 
@@ -80,19 +80,23 @@ def unreachable(hosts: Mapping[str, str], env: Mapping[str, str]) -> list[Unusab
         done = process.capture([*words, host, "true"], env=env, timeout_s=2 * SSH_S)
         lines = done.stderr.strip().splitlines()
         error = lines[-1] if lines else f"status {done.status}"
-        return UnusablePlace(path=host, error=error, where=hosts[host]) if done.status else None
+        where, variable = hosts[host]
+        return UnusablePlace(path=host, error=error, where=where, variable=variable) if done.status else None
 
     with ThreadPoolExecutor(MOST_HOSTS) as pool:
         return [place for place in pool.map(tried, [*hosts][:MOST_HOSTS]) if place]
 
 
-def asked_hosts(wanted: LaunchRequest, target: Target, said: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The hosts that were named; else those of Open MPI's default hostfile that the launcher spoke of, and the file."""
+def asked_hosts(wanted: LaunchRequest, target: Target, said: str, env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The hosts that were named; else those of Open MPI's default hostfile that the launcher spoke of.
+
+    Each with that file, and the variable that names another one.
+    """
     if wanted.hosts or not is_open_mpi(target):
-        return {host: "" for host, _ in wanted.hosts}
+        return {host: ("", "") for host, _ in wanted.hosts}
     own = {"localhost", os.uname().nodename, os.uname().nodename.partition(".")[0]}
     named = settings.default_hosts(mpi_libraries(target), env)
-    return {host: file for host, file in named if host not in own and re.search(rf"\b{re.escape(host)}\b", said)}
+    return {host: where for host, where in named if host not in own and re.search(rf"\b{re.escape(host)}\b", said)}
 
 
 def is_before_init(report: Report) -> bool:

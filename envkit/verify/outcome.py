@@ -112,12 +112,13 @@ class SessionLimit(msgspec.Struct, frozen=True, kw_only=True):
 class UnusablePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A folder that ranks write to, or a host that they run on, and why that cannot be: the error in words.
 
-    `where` is the file of settings that names a host ("": whoever verifies has named it).
+    `where` is the file of settings that names a host ("": whoever verifies has named it), and `variable` names another.
     """
 
     path: str
     error: str
     where: str = ""
+    variable: str = ""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):

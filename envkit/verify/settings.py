@@ -113,17 +113,20 @@ def of_unknown_components(said: str, in_force: Iterable[Setting]) -> Iterator[Se
             yield setting
 
 
-def default_hosts(libraries: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the hosts that Open MPI starts ranks on where nobody names any, each with the file that names it."""
-    table = known("settings")["default_hostfile"]
+def default_hosts(libraries: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the hosts that Open MPI starts ranks on where nobody names any, each with the file that names it.
+
+    Beside that, the variable that names another file, or "none".
+    """
     lines_set = [*lines(env), *of_machine(libraries)]
-    named = [env.get(f"OMPI_MCA_{table['setting']}"), *(s.value for s in lines_set if s.name == table["setting"])]
-    places = [place / table["file"] for place in machine_folders(libraries)]
-    chosen = [Path(name) for name in named if name][:1] or places
-    for path in chosen:
-        words = (line.partition("#")[0].split() for line in text(path).splitlines())
-        for host in dict.fromkeys(each[0].partition(":")[0] for each in words if each):
-            yield host, str(path)
+    for table in known("settings")["default_hostfiles"]:
+        named = [env.get(table["variable"]), *(s.value for s in lines_set if s.name == table["setting"])]
+        places = [place / table["file"] for place in machine_folders(libraries)]
+        chosen = [Path(name) for name in named if name][:1] or places
+        for path in chosen:
+            words = (line.partition("#")[0].split() for line in text(path).splitlines())
+            for host in dict.fromkeys(each[0].partition(":")[0] for each in words if each):
+                yield host, (str(path), table["variable"])
 
 
 def machine_folders(libraries: Iterable[str]) -> list[Path]:

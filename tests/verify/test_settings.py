@@ -433,7 +433,7 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
-    found_mute = unreachable({"up": "", "down": "", "gone": ""}, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found_mute = unreachable(dict.fromkeys(("up", "down", "gone"), ("", "")), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
         ("gone", "ssh: Could not resolve hostname gone"),
@@ -450,9 +450,12 @@ def test_a_host_of_the_default_hostfile_that_does_not_answer_is_named_with_that_
         {"OMPI_MCA_orte_default_hostfile": str(file)},
     )
     wanted = LaunchRequest(ranks=2, hosts=())
-    assert asked_hosts(wanted, target, said, env) == {"node2": str(file)}
-    assert asked_hosts(LaunchRequest(ranks=2, hosts=(("node1", 1),)), target, said, env) == {"node1": ""}
-    mute = (UnusablePlace(path="node2", error="unknown", where=str(file)),)
+    name = "OMPI_MCA_orte_default_hostfile"
+    assert asked_hosts(wanted, target, said, env) == {"node2": (str(file), name)}
+    assert asked_hosts(LaunchRequest(ranks=2, hosts=(("node1", 1),)), target, said, env) == {"node1": ("", "")}
+    of_5 = {"PRTE_MCA_prte_default_hostfile": str(file)}
+    assert asked_hosts(wanted, target, said, of_5) == {"node2": (str(file), "PRTE_MCA_prte_default_hostfile")}
+    mute = (UnusablePlace(path="node2", error="unknown", where=str(file), variable=name),)
     first = found((), mute=mute, launcher_status=1, launcher_said=said)[0]
     assert (first.id, first.commands) == ("hosts", ("export OMPI_MCA_orte_default_hostfile=none",))
     assert "node2" in first.message and str(file) in first.message

@@ -148,8 +148,9 @@ def of_own_place(ranks: Ranks, folder: UnusablePlace) -> Result:
 def hosts(ranks: Ranks) -> list[Result]:
     """The hosts that ssh does not reach."""
     if listed := next((host for host in ranks.expected.mute if host.where), None):
-        values = {"host": listed.path, "error": listed.error, "path": listed.where}
-        return [ranks.outcome("hosts", "default-hostfile", **values)]
+        command = f"export {listed.variable}=none"
+        values = {"host": listed.path, "error": listed.error, "path": listed.where, "command": command}
+        return [replace(ranks.outcome("hosts", "default-hostfile", **values), commands=(command,))]
     mute = [f"{host.path} ({host.error})" for host in ranks.expected.mute]
     return [ranks.outcome("hosts", "mute", hosts=", ".join(mute), host=ranks.expected.mute[0].path)] if mute else []
 
