@@ -39,6 +39,7 @@ from envkit.planning.compatibility import MPIS, versions
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
+from envkit.system import process
 from envkit.system.resources import recipes
 
 from .integration.site import needs
@@ -630,7 +631,39 @@ def test_a_compiler_wrapper_is_also_looked_at_beside_its_own_launcher(fake: Call
     mixed.symlink_to(own)
     env = {"PATH": f"{mixed.parent}:{own.parent}"}
     assert [one.path for one in host.mpis(env)] == [launcher]
-    assert [one.named for one in refused(env)] == [f"Open MPI 5.0.11 ({mixed})"]
+    [one] = refused(env)
+    assert str(one) == f"Open MPI 4.1.4 ({mixed.with_name('mpirun')}): the mpicxx beside it is of another MPI"
+
+
+def test_a_compiler_wrapper_whose_launcher_is_elsewhere_on_path(fake: Callable[..., Path]) -> None:
+    """Beside it is one of another MPI, which comes first on PATH as well."""
+    launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
+    fake("mpirun", "echo 'HYDRA build details:'; echo '    Version: 4.0.2'", "mixed")
+    wrapper = fake("mpicxx", macros("4.1.4"), "mixed")
+    [found] = host.mpis({"PATH": f"{wrapper.parent}:{launcher.parent}"})
+    assert (found.path, found.family) == (launcher, "Open MPI")
+
+
+@pytest.mark.parametrize("name", ["with space", "a$b", "it's", 'a"b', "a#b", "a(b", "a{b", "a&b", "a~b", "a%b", "a\\b"])
+def test_an_mpi_in_a_folder_that_no_recipe_can_name_is_passed_over(name: str, fake: Callable[..., Path]) -> None:
+    fake("mpirun", "echo 'mpirun (Open MPI) 5.0.11'", name)
+    odd, own = fake("mpicxx", macros("5.0.11"), name), fake("mpicxx", macros("4.1.4"))
+    launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
+    env = {"PATH": f"{odd.parent}:{own.parent}"}
+    assert [one.path for one in host.mpis(env)] == [launcher]
+    assert [one.why for one in refused(env)] == [host.UNREADABLE]
+
+
+def test_a_program_that_hangs_leaves_time_for_the_others(fake: Callable[..., Path]) -> None:
+    """As in doctor, where all has to be told within seconds."""
+    hanging = fake("mpirun", "sleep 600", "hanging")
+    fake("mpicxx", macros("5.0.11"), "hanging")
+    launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
+    fake("mpicxx", macros("4.1.4"))
+    with process.TimeLimit(5).held():
+        found = [*host.candidates({"PATH": f"{hanging.parent}:{launcher.parent}"})]
+    assert [one.path for one in found if isinstance(one, Program)] == [launcher]
+    assert "has not ended in 2 s" in next(str(one) for one in found if not isinstance(one, Program))
 
 
 def test_one_mpi_by_two_names_is_told_once(fake: Callable[..., Path]) -> None:

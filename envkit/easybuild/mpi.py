@@ -177,12 +177,6 @@ def problems(machine: Host, stack: Stack, tree: Tree, *, force: bool = False) ->
             f"{mpi.family} {oldest} and later.",
             fix="Load a newer one (--load), choose another (--mpi), or try it all the same: --force.",
         )
-    if not re.fullmatch(r"[\w.+@:,/-]+", str(mpi.path)):
-        yield Problem(
-            what=f"The folder of {mpi.family} {mpi.version} cannot be named in a recipe: {mpi.path}",
-            fix="Reach it by a link whose path has only letters, digits and _ . + @ : , -, and put that on PATH.",
-        )
-        return
     if toolchain != first and not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         yield Problem(
             what=f"{SHARED_MEMORY} is not there, or cannot be written to: ranks of {mpi.family} fail without it.",

@@ -167,21 +167,31 @@ def compiler(env: Mapping[str, str]) -> Program | None:
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str]) -> process.Completed:
-    """Ask a program for what it tells at once. One that has not ended in PATIENCE_S is not asked again for a while."""
+    """Ask a program for what it tells at once. One that has not ended in time is not asked again for a while.
+
+    That is PATIENCE_S, and a share of what is left where all together have a limit: the others are to be asked as well.
+    """
+    limit = process.LIMIT.get()
+    patience_s = min(PATIENCE_S, limit.left_s * SHARE) if limit else PATIENCE_S
     asked_at, _ = HUNG.get(argv[0], (-AGAIN_S, ""))
     if time.monotonic() - asked_at < AGAIN_S:
         return process.Completed(argv=tuple(argv), status=LATE, stdout="", stderr="", seconds=0.0)
-    told = process.capture(argv, env=env, timeout_s=PATIENCE_S, most_bytes=MOST_BYTES)
+    told = process.capture(argv, env=env, timeout_s=patience_s, most_bytes=MOST_BYTES)
     HUNG.pop(argv[0], None)
     if told.status == LATE and told.stderr == "timed out":
         command = " ".join(map(shown, argv[:2]))
-        HUNG[argv[0]] = time.monotonic(), f"'{command}' has not ended in {PATIENCE_S} s"
+        HUNG[argv[0]] = time.monotonic(), f"'{command}' has not ended in {patience_s:.3g} s"
     return told
 
 
 def not_ended(program: Path | str | None) -> str:
     """Say that a program did not end when it was last asked; nothing of one that did."""
     return HUNG.get(str(program), (0.0, ""))[1]
+
+
+def is_nameable(path: Path) -> bool:
+    """Say whether a recipe, and the scripts and batch files made of it, can name a path as it is."""
+    return is_text(path) and re.fullmatch(r"[\w.+@:,/-]+", str(path)) is not None
 
 
 def is_text(path: Path | str) -> bool:
@@ -234,12 +244,15 @@ def candidates(env: Mapping[str, str]) -> Iterator[Program | Refused]:
 
 
 def without_wrapper(launcher: Path, env: Mapping[str, str]) -> Refused:
-    """Say of an MPI that it has a launcher, and no compiler wrapper."""
-    if not is_text(launcher):
+    """Say of an MPI that it has a launcher, and no compiler wrapper of its own."""
+    if not is_nameable(launcher):
         return Refused(named=shown(launcher), why=UNREADABLE)
     program = of_launcher(str(launcher), env)
     why = not_ended(launcher) or not_ended(mpiname(launcher))
-    return Refused(named=described(program), why=why or "it has no mpicxx beside it, which its development package has")
+    wrapper = launcher.with_name(launcher.name.replace("mpirun", "mpicxx"))
+    lacks = "the mpicxx beside it is" if is_program(wrapper) else "it has no mpicxx beside it, which"
+    lacks += " of another MPI" if is_program(wrapper) else " its development package has"
+    return Refused(named=described(program), why=why or lacks)
 
 
 def is_program(path: Path) -> bool:
@@ -262,7 +275,7 @@ def lacking_of_cray(env: Mapping[str, str]) -> Refused | None:
 
 def by_wrapper(wrapper: Path, beside: Path, env: Mapping[str, str]) -> Program | Refused:
     """Return the MPI of a compiler wrapper, or why it cannot be taken."""
-    if not is_text(wrapper):
+    if not is_nameable(wrapper):
         return Refused(named=shown(wrapper), why=UNREADABLE)
     compiles = [str(wrapper), "-E", "-dM", "-include", "mpi.h", "-xc++", "/dev/null"]
     told = ask(compiles, compiling(wrapper.parent, env))
@@ -303,16 +316,16 @@ def of_header(macros: str) -> tuple[str, str]:
 
 
 def launcher_beside(wrapper: Path, family: str, version: str, env: Mapping[str, str]) -> Program | Refused:
-    """Return the MPI of a compiler wrapper by its launcher: that beside it, or else the first on PATH.
+    """Return the MPI of a compiler wrapper by its launcher: that beside it, or else the first of it on PATH.
 
     Debian's alternatives for the two are chosen apart. One of another family, or of another major release, is not its:
     ranks that it starts may not find one another.
     """
     variants = sorted(VARIANTS, key=lambda variant: wrapper.name != f"mpicxx{variant}")
-    first = process.which("mpirun", path=env["PATH"])
-    places = [wrapper.with_name(f"mpirun{variant}") for variant in variants] + ([Path(first)] if first else [])
+    on_path = (Path(folder, "mpirun") for folder in env["PATH"].split(os.pathsep) if folder.startswith("/"))
+    places = (*(wrapper.with_name(f"mpirun{variant}") for variant in variants), *on_path)
     hung, why = list[str](), ["there is no mpirun of it, beside its mpicxx or on PATH"]
-    for place in dict.fromkeys(place for place in places if is_program(place) and is_text(place)):
+    for place in dict.fromkeys(place for place in places if is_program(place) and is_nameable(place)):
         found = of_launcher(str(place), env)
         if hangs := not_ended(place) or not_ended(mpiname(place)):
             hung.append(hangs)
@@ -355,12 +368,16 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     return {"I_MPI_ROOT": str(folder.parent), **env} if (folder / "impi_info").is_file() else dict(env)
 
 
-PATIENCE_S = 15  # for an answer, on a cold parallel file system as well
+PATIENCE_S = 15.0  # for an answer, on a cold parallel file system as well
+SHARE = 0.4
 AGAIN_S = 60.0  # until a program that had none is asked again
 LATE = 124  # the status of a program that has not ended in time
 MOST_BYTES = 1 << 20  # of an answer; the macros of an mpi.h are some 100 kB
 HUNG = dict[str, tuple[float, str]]()  # by their paths: when a program was asked that did not end, and that it did not
-UNREADABLE = "its folder cannot be named in a recipe: reach it by a link whose path is of letters, and put that on PATH"
+UNREADABLE = (
+    "its folder cannot be named in a recipe: reach it by a link whose path has only letters, digits and "
+    "_ . + @ : , -, and put that on PATH"
+)
 ERROR = re.compile(r"\berror\b|No such file|cannot|[Nn]ot found|incompatible|unsupported")
 SECRET = re.compile(r"(?i)\b(token|\w*key|passw(?:or)?d|secret)=[^\s;,&]+")
 WHERE = "Load its module (--load), put its bin folder on PATH, or install "
