@@ -369,7 +369,7 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 PATIENCE_S = 15.0  # for an answer, on a cold parallel file system as well
-SHARE = 0.4
+SHARE = 0.25
 AGAIN_S = 60.0  # until a program that had none is asked again
 LATE = 124  # the status of a program that has not ended in time
 MOST_BYTES = 1 << 20  # of an answer; the macros of an mpi.h are some 100 kB
