@@ -29,6 +29,7 @@ from envkit.cache.manifest import WheelFiles
 from envkit.environments import manifest as lists
 from envkit.environments.prefix import Tree
 from envkit.errors import HostProblem
+from envkit.sources.source_cache import SourceCache
 from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
@@ -169,8 +170,8 @@ def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) ->
     """
     without, digests = set(of.without), dict[str, str]()
     try:
-        with files.open_plain(wheel) as stream:
-            if (actual := hashlib.file_digest(stream, "sha256").hexdigest()) != sha256:
+        with SourceCache(wheel.parent).opened(wheel.name) as (stream, actual):
+            if actual != sha256:
                 raise ValueError(f"the SHA-256 of {wheel} is {actual}")
             with zipfile.ZipFile(stream) as archive:
                 for member in archive.infolist():

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -38,7 +38,7 @@ class Answers:
     unanswered: tuple[Source, ...] = ()
     unasked: tuple[Source, ...] = ()
     silent: tuple[str, ...] = ()
-    places: Mapping[Source, Candidate] = msgspec.field(default_factory=dict)
+    places: Mapping[Source, Candidate] = field(default_factory=dict)
 
 
 class Given(NamedTuple):

@@ -97,11 +97,10 @@ def linked(
     index_urls: Sequence[str],
 ) -> Iterator[Candidate]:
     """Yield the links to a source on pages of find-links and indexes."""
-    from unearth import PackageFinder
+    from envkit.sources.finder import FileFinder
 
     pages = Pages(connection, note)
-    finder = PackageFinder(cast("Fetcher", pages), ignore_compatibility=True, respect_source_order=True)
-    finder.sources.clear()
+    finder = FileFinder(pages, source.filename)
     for place in filter(None, (existing(place, note) for place in find_links)):
         finder.add_find_links(place)
     for url in index_urls:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -131,15 +131,20 @@ class SourceCache:
     def sha256(self, filename: str) -> str | None:
         """Return the SHA-256 of a file in the cache, hashing it only if it changed, or None."""
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
-            with open_plain(self.path(filename)) as stream:
-                state = identity(os.fstat(stream.fileno()))
-                verified, actual = self.stamps.get(filename, (None, ""))
-                if verified == state:
-                    return actual
-                actual = hashlib.file_digest(stream, "sha256").hexdigest()
-                self._remember(filename, (state, actual))
+            with self.opened(filename) as (_, actual):
                 return actual
         return None
+
+    @contextmanager
+    def opened(self, filename: str) -> Iterator[tuple[BinaryIO, str]]:
+        """Give a file in the cache, open, and its SHA-256, hashing it only if it changed. Raises OSError."""
+        with open_plain(self.path(filename)) as stream:
+            state = identity(os.fstat(stream.fileno()))
+            verified, actual = self.stamps.get(filename, (None, ""))
+            if verified != state:
+                actual = hashlib.file_digest(stream, "sha256").hexdigest()
+                self._remember(filename, (state, actual))
+            yield stream, actual
 
     def holds(self, source: Source) -> bool:
         """Say whether the source is here with the content that its recipe pins, if it pins any."""
