@@ -218,6 +218,14 @@ def test_what_a_launcher_or_program_calls_an_error_is_not_passed_over(line: str)
     assert cause("[mpiexec@n1] Launch arguments: /usr/bin/ssh -q -x n2") == ""
 
 
+def test_rules_that_explain_each_other_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (rule("one", explains=("two",), anywhere=True), rule("two", explains=("one",), anywhere=True))
+    monkeypatch.setattr(judge, "rules", lambda: both)
+    for text, first in (("one\ntwo\n", "two"), ("two\none\n", "one"), ("one\n", "one")):
+        found = judge.judged(seen(text, *both), None)
+        assert found is not None and found.rule.id == first
+
+
 def test_what_a_step_is_refused_for_is_what_slurm_says() -> None:
     found = first_cause(["srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification"])
     assert found is not None
