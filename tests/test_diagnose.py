@@ -338,6 +338,13 @@ def test_what_stands_above_the_results_of_a_benchmark_was_survived(results: str)
     assert cause(error, results) == ""
 
 
+@pytest.mark.parametrize("said", ["localhost:4", "`localhost:4`"])
+def test_a_host_with_its_slots_is_named_as_it_was_given(said: str) -> None:
+    found = first_cause([f"ssh: Could not resolve hostname {said}: Name or service not known"])
+    assert found is not None
+    assert "took localhost:4, a host" in found.cause
+
+
 def test_what_a_step_is_refused_for_is_what_slurm_says() -> None:
     found = first_cause(["srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification"])
     assert found is not None
