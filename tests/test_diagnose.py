@@ -218,6 +218,133 @@ def test_what_a_launcher_or_program_calls_an_error_is_not_passed_over(line: str)
     assert cause("[mpiexec@n1] Launch arguments: /usr/bin/ssh -q -x n2") == ""
 
 
+RESET = "include/socket.h:428 NCCL WARN Net : Call to recv from 10.0.0.2<36048> failed : Connection reset by peer"
+GLOO_RESET = (
+    "loop uncaught exception: [/p/gloo/transport/tcp/pair.cc:566] Read error [10.0.0.2]:3: Connection reset by peer"
+)
+WATCHDOG = "[PG 0 Rank 12] Process group watchdog thread terminated with exception: CUDA error: "
+OTHER_WORDS = [
+    ("gpu-fault", WATCHDOG + "unspecified launch failure"),
+    ("gpu-fault", WATCHDOG + "an illegal memory access was encountered"),
+    ("gpu-out-of-memory", WATCHDOG + "out of memory"),
+    ("ddp-watchdog", WATCHDOG + "one that no rule knows"),
+    ("gpu-fault", "init.cc:204 NCCL WARN Cuda failure 'an illegal memory access was encountered'"),
+    ("gpu-ecc", "init.cc:204 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"),
+    ("nccl-cuda", "init.cc:204 NCCL WARN Cuda failure 'invalid device symbol'"),
+    ("nccl-nvls", "n1:4:4 [1] transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'"),
+    ("locked-memory", "register:465 NCCL WARN NET/OFI Unable to register memory (type = 1). RC: 12, Error: Cannot"),
+    ("locked-memory", "create:496 NCCL WARN NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory"),
+    (
+        "locked-memory",
+        "libfabric:7:16::efa:mr:efa_mr_regattr():632<warn> Unable to register MR: Cannot allocate memory",
+    ),
+    ("locked-memory", "libfabric:7:17::efa:cq:efa_cq():92<warn> Unable to create extended CQ: Cannot allocate memory"),
+    ("locked-memory", "MPIDI_CH3I_RDMA_init(446):  rdma_iba_hca_init(1636)..: cannot create cq"),
+    ("nccl-ofi", "get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument"),
+    ("nccl-peer", "n1:5:6 [1] include/socket.h:194 WARN Call to recv failed : Connection reset by peer"),
+    ("nccl-connect", "n1:5:6 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out"),
+    (
+        "nccl-connect",
+        "n1:5:6 [0] include/socket.h:403 NCCL WARN Connect to fe80::42<49153> failed : Connection timed out",
+    ),
+    ("aborted-said", "mpirun noticed that process rank 0 with PID 19 on node n1 exited on signal 6 (Aborted)."),
+    ("assertion-said", "/p/x.cu:42: block: [0,0,0], thread: [1,0,0] Assertion `n > 0` failed."),
+    (
+        "loader-memory",
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory",
+    ),
+    (
+        "duplicate-name",
+        "ValueError: Requested to allreduce a tensor with the same name as another tensor that is currently",
+    ),
+    ("keras-optimizer", "ValueError: Optimizer has to be an instance of tensorflow.keras.optimizers.legacy.Optimizer"),
+    ("framework-too-old", "horovod/mxnet/mpi_ops.cc:134:60: error: 'MXEnginePushAsync' was not declared in this scope"),
+    ("storage-fault", "ERROR: couldn't load file: /p/lib/libx.so: cannot read file data: Input/output error"),
+    ("extension-cut", "ImportError: /p/lib/libx.so: cannot read file data"),
+    ("driver-mismatch", "E cuda_diagnostics.cc:313] kernel version 455.32.0 does not match DSO version 460.73.1"),
+    ("host-slots", "ssh: Could not resolve hostname train-worker-0:4: Name or service not known"),
+    ("pod-host-unknown", "ssh: Could not resolve hostname `n-launcher-0-0.n`: Name or service not known"),
+    ("mpi-session-socket", "src/server/pmix_server_listener.c:92 bind() failed+ rc=213"),
+    ("mpi-session-socket", "[n1:10716] Impossible to open the file /tmp/pmix-contact.txt in write mode"),
+    (
+        "slurm-pmix-socket",
+        "slurmstepd: error:  mpi/pmix_v5: pmixp_p2p_send: n4 [4]: pmixp_utils.c:469: send failed, rc=1001",
+    ),
+    ("mpi-threads-unsupported", "Error: coll_ucc_module.c:265 UCC library doesn't support MPI_THREAD_MULTIPLE"),
+    ("hcoll-init", "coll_hcoll_module.c:241 - enable() coll_hcol: mca_coll_hcoll_save_coll_handlers failed"),
+    ("ofi-call", "mtl_ofi.h:101: Error returned from fi_cq_readerr: Resource temporarily unavailable(-11)."),
+    ("user-unknown", "srun: fatal: Invalid user id: 1046"),
+    ("pod-not-running", 'error: unable to upgrade connection: container not found ("mpi-master")'),
+    ("old-libstdcxx", "ImportError: /p/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (requ"),
+    ("disk-full", "While performing build: writing data object for SIF file: write /tmp/x: no space left on device"),
+    ("image-disk-full", "slurmstepd: error: pyxis:     Write failed because No space left on device"),
+    (
+        "ssh-home",
+        "Failed to add the host to the list of known hosts (/x/.ssh/known_hosts).\nHost key verification failed.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "log"), OTHER_WORDS, ids=[f"{at}-{name}" for at, (name, _) in enumerate(OTHER_WORDS)]
+)
+def test_what_tools_say_of_a_cause_in_other_words(wanted: str, log: str) -> None:
+    assert cause(*log.splitlines()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        ([RESET, "init.cc:204 NCCL WARN Cuda failure 'an illegal memory access was encountered'"], "gpu-fault"),
+        ([GLOO_RESET, "[1]<stderr>:Segmentation fault (core dumped)", GLOO_RESET], "rank-crashed"),
+        (
+            ["bind() failed on error Address already in use (98)", "pmix_server_listener.c:92 bind() failed"],
+            "mpi-session-socket",
+        ),
+        ([RESET], "nccl-peer"),
+        ([GLOO_RESET], "gloo-timeout"),
+    ],
+)
+def test_what_other_ranks_met_before_is_an_echo(log: list[str], wanted: str) -> None:
+    assert cause(*log) == wanted
+
+
+def test_rules_that_explain_each_other_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (rule("one", explains=("two",), anywhere=True), rule("two", explains=("one",), anywhere=True))
+    monkeypatch.setattr(judge, "rules", lambda: both)
+    for text, first in (("one\ntwo\n", "two"), ("two\none\n", "one"), ("one\n", "one")):
+        found = judge.judged(seen(text, *both), None)
+        assert found is not None and found.rule.id == first
+
+
+def test_what_a_log_from_elsewhere_says_of_a_kill_is_all() -> None:
+    found = first_cause(["mpirun noticed that process rank 1 with PID 7 on node n1 exited on signal 9 (Killed)."])
+    assert found is not None
+    assert "the kernel of a node" in found.cause and "control group" not in found.cause
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        "# OSU MPI Broadcast Latency Test v5.8",
+        "# Avg bus bandwidth    : 12.5",
+        "Total img/sec on 4 GPU(s): 1203.5 +-3.1",
+        "total images/sec: 812.41",
+    ],
+)
+def test_what_stands_above_the_results_of_a_benchmark_was_survived(results: str) -> None:
+    error = "UCX  ERROR mlx5_0: ibv_create_cq() failed: Please set max locked memory (ulimit -l) to 'unlimited'"
+    assert cause(error) == cause(results, error) == "locked-memory"
+    assert cause(error, results) == ""
+
+
+@pytest.mark.parametrize("said", ["localhost:4", "`localhost:4`"])
+def test_a_host_with_its_slots_is_named_as_it_was_given(said: str) -> None:
+    found = first_cause([f"ssh: Could not resolve hostname {said}: Name or service not known"])
+    assert found is not None
+    assert "took localhost:4, a host" in found.cause
+
+
 def test_what_a_step_is_refused_for_is_what_slurm_says() -> None:
     found = first_cause(["srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification"])
     assert found is not None
@@ -267,6 +394,10 @@ tar: Removing leading '/' from member names
   >> result for command 'x --help': OK
 srun: job 17 queued and waiting for resources
 The following have been reloaded with a version change:
+n1:4024:4055 [0] net_fastsocket.cc:674 NCCL WARN Maximum retry reached for connect 3.
+n1:101542:101934 [0] NCCL INFO Call to connect returned Connection timed out, retrying
+libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list
+  Uncorrectable ECC errors: 0
 """
 
 

@@ -76,18 +76,19 @@ def judged(seen: ScannedLog, place: Surroundings | None, reader: Reader | None =
     """Return the weightiest of what was seen that is not refuted, of equals the first; or what explains that."""
     candidates = [(rule, seen.hits[rule.id]) for rule in rules() if rule.id in seen.hits]
     candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
-    first, looked = None, candidates
+    first, looked, told = None, candidates, set[str]()
     while looked:
         diagnoses = (diagnosis(rule, hit, seen, place, reader or Reader()) for rule, hit in looked)
         cause = next((result for result in diagnoses if result is not None), None)
         first = cause or first
-        looked = [candidate for candidate in candidates if cause is not None and explains(*candidate, cause)]
+        told |= {cause.rule.id} if cause else set()
+        looked = [one for one in candidates if cause and one[0].id not in told and explains(*one, cause)]
     return first
 
 
 def explains(rule: Rule, hit: Hit, failure: Diagnosis) -> bool:
-    """Say whether what stands above a failure explains it."""
-    return hit.line.number < failure.number and failure.rule.id in rule.explains
+    """Say whether what stands above a failure, or anywhere for some rules, explains it."""
+    return (rule.anywhere or hit.line.number < failure.number) and failure.rule.id in rule.explains
 
 
 def diagnosis(rule: Rule, hit: Hit, seen: ScannedLog, place: Surroundings | None, reader: Reader) -> Diagnosis | None:

@@ -89,7 +89,8 @@ class Rule(Sign, frozen=True, kw_only=True):
     a known cause; ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a
     signal's.
     ``wraps``: the pattern sees the line below, too, behind a blank. ``explains`` names rules whose lines below are
-    echoes of this one. ``library``: the group "missing" is one of the "files" or "symbols" that are known.
+    echoes of this one; with ``anywhere`` those above, too: another rank may tell of it first. ``library``: the group
+    "missing" is one of the "files" or "symbols" that are known.
     Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
     """
 
@@ -113,6 +114,7 @@ class Rule(Sign, frozen=True, kw_only=True):
     quiet: bool = False
     wraps: bool = False
     explains: tuple[str, ...] = ()
+    anywhere: bool = False
     library: str = ""
     words: str = ""
 
