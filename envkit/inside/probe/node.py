@@ -86,8 +86,17 @@ def local_folders(session: str, shared: str, temporary: Optional[str]) -> List[s
     Where others can rename it, it lies only if there is nothing else.
     """
     name = "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node()))
-    bases = {base: 0 for base in (temporary, tempfile.gettempdir(), "/dev/shm", shared) if base and os.path.isdir(base)}
+    places = (temporary, usual_place(), "/dev/shm", shared)
+    bases = {base: 0 for base in places if base and os.path.isdir(base)}
     return [os.path.join(base, name) for base in sorted(bases, key=is_open)]
+
+
+def usual_place() -> Optional[str]:
+    """The folder for temporary files, None where none can be written to."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return None
 
 
 def is_open(folder: str) -> bool:
