@@ -67,10 +67,11 @@ class Flags(Fact, frozen=True, kw_only=True):
 
 
 class Space(Fact, frozen=True, kw_only=True):
-    """A file system: bytes in all, and free."""
+    """A file system: bytes in all, and free, and whether the rank may write there."""
 
     size: int = 0
     free: int = 0
+    writable: bool = True
 
 
 class Machine(Fact, frozen=True, kw_only=True):

@@ -70,10 +70,10 @@ def count(ranges: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
 
 
-def space(path: str) -> Dict[str, int]:
-    """Bytes in all, and free for this user."""
-    room = os.statvfs(path)
-    return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
+def space(path: str) -> Dict[str, Any]:
+    """Bytes in all, and free for this user, who may or may not write there."""
+    room, may_write = os.statvfs(path), os.access(path, os.W_OK | os.X_OK)
+    return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize, "writable": may_write}
 
 
 def container() -> Optional[str]:
