@@ -338,3 +338,19 @@ def test_the_remedy_of_a_flag_that_is_lacking_names_a_stack(
     assert cause in found.cause and remedy in found.remedy
     assert found.commands == tuple(f"envkit install {one}" for one in commands)
     assert ("HOROVOD_" in found.remedy) is not bool(environment)
+
+
+@pytest.mark.parametrize(("value", "case"), [("1", "switched-off"), ("0", "no"), (None, "no")])
+def test_who_has_switched_off_threads_of_mpi_is_told(value: str | None, case: str) -> None:
+    environment = {"HOROVOD_MPI_THREADS_DISABLE": value} if value else {}
+    found = results_of_mpi(rank(0, mpi_threads=True), rank(1, mpi_threads=False, environment=environment))
+    assert (found.status, found.case) == (Status.WARN, case)
+    if case == "switched-off":
+        assert "HOROVOD_MPI_THREADS_DISABLE=1 is set" in found.message
+        assert found.commands == ("unset HOROVOD_MPI_THREADS_DISABLE",)
+
+
+def results_of_mpi(*facts: RankFacts) -> Result:
+    """What the check of MPI's threads says."""
+    ranks = Ranks(framework="torch", facts=facts, expected=Expected(size=2, frameworks=("torch",)))
+    return checks.mpi_threads(ranks)[0]

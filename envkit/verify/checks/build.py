@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from msgspec.structs import replace
+
 from envkit.binary.build_flags import FLAGS, FRAMEWORKS, same_version
 from envkit.knowledge.known import catalogue, known, owner
 from envkit.verify.checks.nodes import all_went_well, warned
@@ -111,8 +113,15 @@ def mpi_threads(ranks: Ranks) -> list[Result]:
             chosen = facts.started is not None and facts.started.launcher == "horovodrun"
             case = "error" if "mpi" in ranks.expected.required and not chosen else "not-used"
             return [ranks.outcome("mpi-threads", case, rank=facts.label, error=facts.mpi_threads.error)]
-    case = "pass" if all(facts.mpi_threads for facts in ranks.facts) else "no"
-    return [ranks.outcome("mpi-threads", case)]
+    without = next((facts for facts in ranks.facts if not facts.mpi_threads), None)
+    if without is None:
+        return [ranks.outcome("mpi-threads", "pass")]
+    variable = known("settings")["no_mpi_threads"]
+    if (without.number(variable) or 0) > 0:
+        value = without.environment[variable]
+        result = ranks.outcome("mpi-threads", "switched-off", rank=without.label, variable=variable, value=value)
+        return [replace(result, commands=(f"unset {variable}",))]
+    return [ranks.outcome("mpi-threads", "no")]
 
 
 def mpi_loaded(ranks: Ranks) -> list[Result]:
