@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
 from envkit.knowledge.known import known
-from envkit.launch import image_launch
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.verify import settings
@@ -25,7 +25,7 @@ from envkit.verify.options import Options
 from envkit.verify.outcome import Expected, HostFile, Setting, UnusablePlace
 from envkit.verify.package_files import not_as_installed
 from envkit.verify.settings import is_in_search_path
-from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
+from envkit.verify.trials import ISOLATED, MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
     from envkit.verify.report import Report
@@ -43,6 +43,7 @@ MPI_PARTS = (
 MOST_PARTS = 500
 MOST_HOSTS = 32
 SSH_S = 5
+PYTHON_S = 20
 QUICK_S = 10.0  # ranks that fail so soon are started again as they were first: it costs little, and proves the rest
 
 
@@ -102,6 +103,13 @@ def asked_hosts(wanted: LaunchRequest, target: Target, said: str, env: Mapping[s
 def is_before_init(report: Report) -> bool:
     """Whether no rank came further than hvd.init(), so that it may be MPI alone that fails."""
     return all(rank.size is None for rank in report.ranks)
+
+
+def has_python(target: Target, env: Mapping[str, str]) -> bool:
+    """Whether the environment's Python can start without any package: else no program of it tells anything of MPI."""
+    argv = target.inside.command([target.python, *ISOLATED, "-c", "import ctypes, json, re, typing"])
+    done = process.capture(argv, env=target.inside.variables(launcher.variables(env)), timeout_s=PYTHON_S)
+    return done.status == 0
 
 
 def mpi_libraries(target: Target) -> list[str]:
@@ -191,6 +199,7 @@ def explained(
     telling = tuple(setting for setting in expected.settings if not settings.is_harmless(setting))
     has_gloo = bool(target.built and target.built.flag("gloo"))
     by_horovodrun = report.started is not None and report.started.launcher == "horovodrun"
+    mpi = next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else ""
     differences(
         trials,
         wanted,
@@ -201,7 +210,7 @@ def explained(
         named=expected.unknown,
         inside=image_launch.may_start_its_own(target.inside, target.mpi(env), wanted, env, options.mpi_model),
         again_first=not telling or failed_s < QUICK_S,
-        mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",
+        mpi=mpi if mpi and has_python(target, env) else "",
     )
     passed = any(trial.passed and trial.name != MPI_ALONE for trial in trials.done)
     damage = expected.damage if passed else tuple(target.damage(every=True))

@@ -181,9 +181,11 @@ def is_passing(
 
 def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
     """Say whether ranks of a plain MPI program become one world, within ``options.limit_s``."""
+    from envkit.verify.trials import ISOLATED
+
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
-    argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
+    argv = [target.python, *ISOLATED, str(program), attempt.mpi, str(attempt.wanted.ranks)]
     until, below = time.monotonic() + (options.limit_s or LIMIT_S), Watch(os.getpid())
     with temporary.folder("mpi") as folder, leftover.removed(env) as left:
 
