@@ -159,7 +159,7 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 def is_plain(expected: Expected, ranks: int) -> bool:
     """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job,
-    a host that a file names and that does not answer, a TMPDIR that is of no use.
+    a host that a file names and that does not answer, a TMPDIR that is of no use, a launcher that starts ranks twice.
 
     Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
     """
@@ -168,7 +168,8 @@ def is_plain(expected: Expected, ranks: int) -> bool:
     of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
     listed = any(host.where for host in expected.mute)
     no_place = not ranks and settings.own_place(expected) is not None
-    return bool(damaged or of_host or listed or no_place or expected.noexec or expected.stopped or nowhere)
+    of_launcher = expected.stopped or expected.again
+    return bool(damaged or of_host or listed or no_place or expected.noexec or of_launcher or nowhere)
 
 
 def explained(

@@ -46,7 +46,7 @@ LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One start of the ranks, and what they left."""
+    """One start of the ranks, and what they left; ``again``: a rank was started that had ended before."""
 
     launch: Launch
     status: int
@@ -55,6 +55,7 @@ class Run:
     shared: Path
     stopped: tuple[Stopped, ...]
     seconds: float
+    again: bool
 
 
 def verify(
@@ -132,6 +133,7 @@ def expected_of(
         launcher_said="".join(run.said for run in runs),
         launcher=runs[0].launch.launcher,
         stopped=tuple(stopped for run in runs for stopped in run.stopped),
+        again=any(run.again for run in runs),
         leftover=tuple(leftovers(env)),
         shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
@@ -254,6 +256,7 @@ def one_run(
             shared=shared,
             stopped=stopped,
             seconds=time.monotonic() - began,
+            again=(meeting.shared / node.AGAIN).exists(),
         )
     except FileNotFoundError:
         if meeting.shared.is_dir():

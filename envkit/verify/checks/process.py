@@ -33,7 +33,7 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     values["hosts"] = ", ".join(dict.fromkeys(facts.host for facts in ranks.facts))
     values["missing"] = missing(ranks)
     if count == size:
-        case = "pass"
+        case = "again" if ranks.expected.again else "pass"
     elif count > size:
         sizes = {facts.started.size if facts.started else None for facts in ranks.facts}
         case = "other-number" if sizes == {count} else "more"
