@@ -155,6 +155,14 @@ def test_ranks_that_were_started_more_than_once_fail_though_all_went_well() -> N
     assert is_plain(replace(ASKED, again=True), len(GOOD)), "nothing needs to be tried"
 
 
+def test_a_launcher_that_stays_is_told_where_all_ranks_have_ended() -> None:
+    expected = replace(ASKED, launcher="mpirun", launcher_status=124)
+    result = {result.id: result for result in check(GOOD, expected)}["launcher-ended"]
+    assert (result.status, result.case) == (Status.FAIL, "stays") and result.message.startswith("mpirun did not end")
+    result = {result.id: result for result in check(changed(1, ended=DEAD), expected)}["launcher-ended"]
+    assert result.case == "fail"
+
+
 def test_the_late_rank_is_named_and_not_those_that_wait() -> None:
     facts = tuple(replace(f, ended=HUNG, phases=f.phases[: 6 if f.rank else 9], phase=f.phases[5].name) for f in GOOD)
     message = by_id(facts)["rank-hung"].message

@@ -100,6 +100,26 @@ def test_ranks_that_only_have_to_start_are_ended_when_all_have(tmp_path: Path) -
         assert patience.is_over() is (there == 2)
 
 
+def test_a_launcher_that_does_not_end_after_its_ranks_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = Patience(tmp_path, tmp_path / "log", 120.0, ranks=2)
+    ended = {"framework": "torch", "host": "n", "phase": "exit", "ended": {"how": "exit", "status": 0}}
+    file = {"version": VERSION, "node": "n", "written": time.time(), "complete": True, "common": {}}
+    now = time.monotonic()
+    for there in (1, 2):
+        ranks = [{**ended, "pid": number} for number in range(there)]
+        (tmp_path / "n.json").write_text(json.dumps({**file, "ranks": ranks}))
+        os.utime(tmp_path / "n.json", (there, there))
+        with monkeypatch.context() as patch:
+            patient = now + (there - 1) * (launch.ENDING_S + 1)
+            patch.setattr(time, "monotonic", lambda at=patient: at)
+            patience.look()
+            assert not patience.is_over(), "it may be about to end"
+            patch.setattr(time, "monotonic", lambda at=patient: at + launch.ENDING_S + 1)
+            assert patience.is_over() is (there == 2)
+
+
 def test_how_far_ranks_have_to_come_that_are_to_come_further() -> None:
     def far(*sizes: int | None) -> Any:
         return further_than(SimpleNamespace(ranks=[SimpleNamespace(size=size) for size in sizes]))  # type: ignore[arg-type]
