@@ -247,6 +247,27 @@ def test_an_mpi_that_the_search_path_shadows_is_told_with_its_folder() -> None:
     assert hung.status is Status.FAIL
 
 
+@pytest.mark.parametrize(
+    ("program", "library", "case"),
+    [
+        ("/venv/bin/mpirun", "/venv/lib/libmpi.so.40", "of-launcher"),
+        ("/usr/bin/mpirun", "/venv/lib/libmpi.so.40", "elsewhere"),
+        ("/usr/bin/mpirun", "/usr/lib/libmpi.so.40", "elsewhere"),
+        ("", "/venv/lib/libmpi.so.40", "elsewhere"),
+    ],
+)
+def test_an_mpi_that_lies_beside_the_first_mpirun_is_told_with_the_folder_of_path(
+    program: str, library: str, case: str
+) -> None:
+    """Open MPI's sets LD_LIBRARY_PATH for its ranks: the user has not, and cannot take anything out of it."""
+    folder = str(Path(library).parent)
+    path = SearchPath(folders={folder: {"libmpi": f"{folder}/libmpi.so"}}, mpirun=program)
+    found = results(with_file(MPI), libraries={"libmpi": (library,)}, search_path=path)["mpi-loaded"]
+    assert (found.status, found.case) == (Status.WARN, case)
+    assert ("Take /venv/bin out of PATH" in found.remedy) is (case == "of-launcher")
+    assert (f"LD_LIBRARY_PATH ({folder})" in found.cause) is (case == "elsewhere")
+
+
 def test_the_mpi_of_the_file_passes() -> None:
     assert results(with_file(MPI))["mpi-loaded"].status is Status.PASS
 

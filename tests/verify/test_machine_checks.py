@@ -260,7 +260,10 @@ def test_the_search_path_tells_what_it_shadows(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "libmpi_other.txt").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/absent:{tmp_path}:")
     monkeypatch.setenv("LD_PRELOAD", "/x/liba.so:/x/libb.so")
+    monkeypatch.setenv("PATH", f"/absent:{tmp_path}")
+    (tmp_path / "mpirun").touch(0o755)
     told = machine.search_path()
+    assert told["mpirun"] == str(tmp_path / "mpirun")
     assert told["folders"] == {str(tmp_path): {"libmpi": str(tmp_path / "libmpi.so.40.30.4")}, "/absent": {}}
     assert told["preload"] == ["/x/liba.so", "/x/libb.so"]
 

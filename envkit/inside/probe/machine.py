@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import socket
 import struct
 from typing import Any, Dict, List, Optional, Set
@@ -87,7 +88,10 @@ def container() -> Optional[str]:
 
 
 def search_path() -> Dict[str, Any]:
-    """Libraries that are loaded before all others, and the folders searched first, with what they shadow."""
+    """Libraries that are loaded before all others, and the folders searched first, with what they shadow.
+
+    Beside them the first mpirun on PATH: that of Open MPI has its ranks search the folder of its own library first.
+    """
     preload = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     shadowed = {}
     for folder in folders("LD_LIBRARY_PATH"):
@@ -97,7 +101,12 @@ def search_path() -> Dict[str, Any]:
             if match:
                 named.setdefault(match.group(1), os.path.realpath(os.path.join(folder, name)))
         shadowed[folder] = named
-    return {"preload": preload, "preload_file": lines("/etc/ld.so.preload"), "folders": shadowed}
+    return {
+        "preload": preload,
+        "preload_file": lines("/etc/ld.so.preload"),
+        "folders": shadowed,
+        "mpirun": shutil.which("mpirun") or "",
+    }
 
 
 def folders(variable: str) -> List[str]:
