@@ -172,6 +172,11 @@ def is_plain(expected: Expected, ranks: int) -> bool:
     return bool(damaged or of_host or listed or no_place or expected.noexec or of_launcher or nowhere)
 
 
+def is_outlived(report: Report) -> bool:
+    """Whether all went well but that the launcher did not end: each trial would wait for it as long."""
+    return any((result.id, result.case) == ("launcher-ended", "stays") for result in report.results)
+
+
 def explained(
     expected: Expected,
     report: Report,
@@ -192,7 +197,8 @@ def explained(
     if not report.ranks:
         hosts = asked_hosts(wanted, target, expected.launcher_said, env)
         expected = replace(expected, mute=tuple(unreachable(hosts, env)))
-    if options.quick or is_plain(expected, len(report.ranks)) or not any(map(can_be_explained, report.results)):
+    is_clear = is_plain(expected, len(report.ranks)) or is_outlived(report)
+    if options.quick or is_clear or not any(map(can_be_explained, report.results)):
         return expected
     first = f"{report.cause.id}: {report.cause.message}" if report.cause else ""
     tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
