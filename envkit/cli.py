@@ -264,10 +264,11 @@ def printed(text: str = "") -> int:
 
 def explain_storage(error: OSError) -> int:
     """Say what has failed of the storage of a file or of standard output; return the exit code. Raises all else."""
+    from envkit.system import temporary
+
     verb = "read or write" if error.filename else "write"
-    problem = of_storage(error, f"envkit could not {verb} {error.filename or 'its output'} to the end.") or of_path(
-        error
-    )
+    what = f"envkit could not {verb} {error.filename or 'its output'} to the end."
+    problem = of_storage(error, what) or of_path(error) or temporary.of_nowhere(error)
     if problem is None:
         raise error
     explain(problem)

@@ -11,6 +11,7 @@ from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.receipt import Mpi
 from envkit.launch import launcher, srun_mpi
+from envkit.system.resources import data
 
 Fake = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -34,6 +35,19 @@ def test_the_line_is_printed_and_why_on_standard_error(toy: None, capsys: Output
     assert said.out.endswith(" python 'a b.py' '$x;'\n")
     assert " -- mpirun -np 2 " in said.out
     assert said.err == "envkit: mpirun: it belongs to Open MPI, which this Horovod was built with\n"
+
+
+@pytest.mark.parametrize(("text", "status"), [("", 126), ("#!/bin/sh\nexit 5\n", 5), ("exit 6\n", 6)])
+def test_a_command_that_is_an_empty_file_does_not_succeed(text: str, status: int, tmp_path: Path) -> None:
+    """To bash it is a script that has nothing to do."""
+    program = tmp_path / "mpirun"
+    program.write_text(text)
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = ["bash", "--noprofile", "--norc", str(data("environments/shell/enter.sh")), "nothing.sh", "--", "--"]
+    done = subprocess.run([*argv, "mpirun", "-np", "2"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert (f"envkit: exec: {program}: cannot execute: the file is empty\n" in done.stderr) is (not text)
 
 
 def test_the_line_without_ranks(toy: None, capsys: Output) -> None:

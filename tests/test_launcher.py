@@ -15,7 +15,7 @@ from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsagePro
 from envkit.launch import hosts, image_launch, launcher, own_launcher, srun_mpi
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.launch.table import table
-from envkit.machine.host import cores, physical_cores
+from envkit.machine.host import Program, cores, physical_cores
 from envkit.machine.modules_tool import ModulesTool
 
 Fake = Callable[..., Path]
@@ -781,6 +781,7 @@ class Entered(ModuleEnvironment):
 
 SAYS_OPEN_MPI, SAYS_MPICH = "echo 'mpirun (Open MPI) 5.0.7'", "echo 'HYDRA build details:'; echo '  Version: 4.2.1'"
 OF_SYSTEM = Mpi(family="Open MPI", version="5.0.7")
+UNKNOWN = Program(path=Path("/m"), version="unknown", family="unknown")
 OTHERS = "it belongs to Open MPI, which this Horovod was built with; {mpirun} is of MPICH 4.2.1"
 
 
@@ -855,5 +856,10 @@ def test_a_stack_with_its_own_open_mpi_is_not_asked(entered: Entered, fake: Fake
 def test_a_launcher_that_does_not_tell_is_left_as_it_is(body: str, entered: Entered, fake: Fake) -> None:
     fake("mpirun.openmpi", SAYS_OPEN_MPI)
     program = fake("mpirun", body)
-    assert started(entered, OF_SYSTEM, program).argv[0] == "mpirun" and not entered.entries
-    assert started(entered, OF_SYSTEM, program, LOADEDMODULES="site").argv[0] == "mpirun"
+    why = f"{program} is the first on PATH; it does not say of which MPI it is"
+    launch = started(entered, OF_SYSTEM, program)
+    assert (launch.argv[0], launch.why) == ("mpirun", why) and not entered.entries
+    launch = started(entered, OF_SYSTEM, program, LOADEDMODULES="site")
+    assert (launch.argv[0], launch.why) == ("mpirun", why)
+    asked = own_launcher.of_unknown(Launch(argv=("mpirun",), why="you asked for it"), OF_SYSTEM, UNKNOWN)
+    assert asked.why == "you asked for it; /m is the first on PATH; it does not say of which MPI it is"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit import cli
 from envkit.apptainer import build
 from envkit.eessi import sessions
 from envkit.errors import HostProblem
@@ -91,6 +92,40 @@ def test_nor_below_a_folder_that_others_can_rename(shared: Path, cache: Path, mo
         assert temporary.usual_place() == cache
     shared.chmod(0o3775)
     assert temporary.usual_place() == own, "without the link, which may be led elsewhere"
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python finds no folder for temporary files that it can write to, as where /tmp and /var/tmp are read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nothing"])
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_where_no_folder_for_temporary_files_can_be_written_to(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder in the cache is taken, and what fails without /tmp is said by the verdict; else it is an error."""
+    assert temporary.usual_place() == cache
+    assert session.of_starter(several_hosts=False, chosen=None).shared.parent == cache
+    assert node.local_folders("session", str(cache), None)
+    monkeypatch.setenv("TMPDIR", "/proc/nothing")
+    monkeypatch.setattr(temporary, "kept_apart", lambda *_: None)
+    with pytest.raises(HostProblem, match="can be written to") as raised:
+        temporary.usual_place()
+    assert "/proc/nothing, /tmp, /var/tmp" in raised.value.why
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_any_command_says_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli.envkit, "main", lambda **_: tempfile.gettempdir())
+    assert cli.run(["list"]) == HostProblem.exit_code
+    assert "There is no folder for temporary files that can be written to." in capsys.readouterr().err
+
+
+def test_a_limit_that_allows_no_file_is_told_before_that() -> None:
+    code = "from envkit.verify import session; session.of_starter(False, None)"
+    argv = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd="/proc", check=False)
+    assert "HostProblem: No file may become larger than 0 bytes" in done.stderr
 
 
 def test_what_has_become_a_link_since_it_was_resolved_is_no_place(

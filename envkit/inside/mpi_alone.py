@@ -1,9 +1,10 @@
 """Be a rank of an MPI program that has nothing of Horovod or a framework: does MPI itself work here?
 
-    python mpi_alone.py LIBRARY SIZE
+    python -I -S mpi_alone.py LIBRARY SIZE
 
 Loads an MPI library, has each rank agree with all others on a number, and ends with 0 in a world of that size, with 1
-where the ranks are no such world, in whatever way where MPI fails. Standard library only, Python 3.6 or later.
+where the ranks are no such world, in whatever way where MPI fails. Without -I and -S, what somebody has put among the
+packages could fail as well. Standard library only, Python 3.6 or later.
 """
 
 import ctypes

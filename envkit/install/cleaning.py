@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -31,7 +30,7 @@ from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
 from envkit.sources.source_cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
-from envkit.system.temporary import OF_PROCESS, has_ended, left_in, this_node
+from envkit.system.temporary import OF_PROCESS, has_ended, left_in, offered, this_node
 
 KINDS: Mapping[str, str] = {
     "sources": "sources, which the next build would fetch again",
@@ -283,8 +282,9 @@ def reports(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
             report = item("reports", folder / name)
             young = "its job may not have ended" if report.age_s < A_MONTH_S else ""
             yield msgspec.structs.replace(report, kept=young)
-    for path in left_in(Path(tempfile.gettempdir())):
-        yield item("reports", path)
+    for place in offered():
+        for path in left_in(place):
+            yield item("reports", path)
 
 
 def plans(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001

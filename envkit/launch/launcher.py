@@ -78,10 +78,15 @@ def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.e
             return srun(mpi, wanted, env)
         return mpi_launcher(mpi, on_nodes(wanted, env), srun_mpi.why_not(mpi, env), env=env)
     if wanted.launcher == "auto":
-        return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with", env=env)
+        return mpi_launcher(mpi, wanted, belonging(family), env=env)
     if words := table()["launcher"].get(wanted.launcher):
         return by_table(words, wanted, env)
     return mpi_launcher(mpi, on_nodes(wanted, env), "you asked for it", wanted.launcher, env)
+
+
+def belonging(family: str) -> str:
+    """Return the reason for the launcher of the MPI that Horovod was built with."""
+    return f"it belongs to {family}, which this Horovod was built with"
 
 
 def names() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from envkit.environments.environment import Environment, ModuleEnvironment
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem
-from envkit.launch.launcher import Launch, variables
+from envkit.launch.launcher import Launch, belonging, variables
 from envkit.machine.host import MPI_FAMILIES, VARIANTS, Program, of_launcher
 from envkit.system import process
 
@@ -35,11 +35,14 @@ def own(launch: Launch, inside: Environment, mpi: Mpi | None, env: Mapping[str, 
         return launch
     if not isinstance(inside, ModuleEnvironment) or not any(inside.modulepath.glob(OF_MACHINE)):
         return launch
-    if first_outside(launch.launcher, inside, env) in (mpi.family, "unknown"):
-        return launch
+    first = first_outside(launch.launcher, inside, env)
+    if first.family in (mpi.family, "unknown"):
+        return launch if first.family == mpi.family else of_unknown(launch, mpi, first)
     found = launchers(launch.launcher, inside, env)
-    if not found or (launch.launcher in found and found[launch.launcher].family == "unknown"):
+    if not found:
         return launch
+    if launch.launcher in found and found[launch.launcher].family == "unknown":
+        return of_unknown(launch, mpi, found[launch.launcher])
     first = next(iter(found.values()))
     fitting = [name for name, program in found.items() if program.family == mpi.family]
     there = ", ".join(dict.fromkeys(f"{one.path} is of {one.family} {one.version}" for one in found.values()))
@@ -54,11 +57,19 @@ def own(launch: Launch, inside: Environment, mpi: Mpi | None, env: Mapping[str, 
     )
 
 
-def first_outside(name: str, inside: ModuleEnvironment, env: Mapping[str, str]) -> str:
-    """Return the family of the launcher that is the first here, if entering does not change which one is."""
+def of_unknown(launch: Launch, mpi: Mpi, first: Program) -> Launch:
+    """Return a launch by a launcher that does not tell which MPI it is of."""
+    told = f"{first.path} is the first on PATH; it does not say of which MPI it is"
+    return replace(launch, why=told if launch.why == belonging(mpi.family) else f"{launch.why}; {told}")
+
+
+def first_outside(name: str, inside: ModuleEnvironment, env: Mapping[str, str]) -> Program:
+    """Return the launcher that is the first here, of family "" if entering may change which one is."""
     path = process.which(name, path=env.get("PATH")) or ""
     is_loaded = bool(env.get("LOADEDMODULES")) and str(Path(path).parent) not in SYSTEM
-    return "" if not path or inside.load or inside.venv or is_loaded else of_launcher(path, env).family
+    if not path or inside.load or inside.venv or is_loaded:
+        return Program(path=Path(path), version="", family="")
+    return of_launcher(path, env)
 
 
 def launchers(name: str, inside: Environment, env: Mapping[str, str]) -> dict[str, Program]:

@@ -3,6 +3,7 @@
 Where processes are to meet, the name cannot be known before: it is made of a secret that this user's home has.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -23,6 +24,7 @@ OF_RANKS = re.compile(r"envkit-(verify-)?\d+-(?P<name>[0-9a-f]{16})(-[\w.-]+)?")
 A_DAY_S = 24 * 3600  # longer than any verification is silent
 
 SECRET = 32  # bytes
+VARIABLES, USUAL = ("TMPDIR", "TEMP", "TMP"), ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108  (where Python looks)
 ATTEMPTS = 20
 
 
@@ -116,18 +118,48 @@ def usual_place(known: owners.Trusted | None = None) -> Path:
     """
     from platformdirs import user_cache_path
 
-    named, own = Path(tempfile.gettempdir()), user_cache_path("envkit") / "tmp"
-    for place in (named, own, Path("/tmp")):  # noqa: S108  (sticky)
+    named, own = offered(), user_cache_path("envkit") / "tmp"
+    for place in (*named, own, Path("/tmp")):  # noqa: S108  (sticky)
         with suppress(OSError):
             if place == own:
                 files.make_private(own)
             if (real := kept_apart(place, known)) is not None:
                 return real
+    if not named:
+        raise nowhere()
     raise HostProblem(
         what="There is no folder for temporary files in which nobody else can rename yours.",
-        why=f"Others may write to {named} or to a folder above it, to your cache folder and to /tmp.",
+        why=f"Others may write to {named[0]} or to a folder above it, to your cache folder and to /tmp.",
         fix="export TMPDIR=FOLDER: a folder that, like those above it, only you or root may write to, or a sticky one.",
     )
+
+
+def offered() -> list[Path]:
+    """Return the folder for temporary files that Python offers: TMPDIR, or a usual one; none if it can write to none.
+
+    Nor can it where no file may have a byte (ulimit -f 0).
+    """
+    try:
+        return [Path(tempfile.gettempdir())]
+    except FileNotFoundError:
+        return []
+
+
+def nowhere() -> HostProblem:
+    """Return what is to be said where no folder for temporary files can be written to."""
+    named = [os.environ[name] for name in VARIABLES if os.environ.get(name)]
+    return HostProblem(
+        what="There is no folder for temporary files that can be written to.",
+        why=f"Tried: {', '.join(dict.fromkeys((*named, *USUAL)))}, and the current folder. They are missing, full, "
+        "read-only or another's; or no file may have a byte here (ulimit -f).",
+        fix="export TMPDIR=FOLDER: one that you may write to, with room in it; with a low 'ulimit -f': ulimit -Sf hard",
+    )
+
+
+def of_nowhere(error: OSError) -> HostProblem | None:
+    """Return ``error`` as a lack of folders for temporary files, as Python tells it. None if it is another."""
+    is_such = error.errno == errno.ENOENT and not error.filename and "temporary directory" in str(error.strerror)
+    return nowhere() if is_such else None
 
 
 def kept_apart(place: Path, known: owners.Trusted | None = None) -> Path | None:

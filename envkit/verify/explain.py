@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
 from envkit.knowledge.known import known
-from envkit.launch import image_launch
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.verify import settings
@@ -25,7 +25,7 @@ from envkit.verify.options import Options
 from envkit.verify.outcome import Expected, HostFile, Setting, UnusablePlace
 from envkit.verify.package_files import not_as_installed
 from envkit.verify.settings import is_in_search_path
-from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
+from envkit.verify.trials import ISOLATED, MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
     from envkit.verify.report import Report
@@ -43,6 +43,7 @@ MPI_PARTS = (
 MOST_PARTS = 500
 MOST_HOSTS = 32
 SSH_S = 5
+PYTHON_S = 20
 QUICK_S = 10.0  # ranks that fail so soon are started again as they were first: it costs little, and proves the rest
 
 
@@ -104,6 +105,13 @@ def is_before_init(report: Report) -> bool:
     return all(rank.size is None for rank in report.ranks)
 
 
+def has_python(target: Target, env: Mapping[str, str]) -> bool:
+    """Whether the environment's Python can start without any package: else no program of it tells anything of MPI."""
+    argv = target.inside.command([target.python, *ISOLATED, "-c", "import ctypes, json, re, typing"])
+    done = process.capture(argv, env=target.inside.variables(launcher.variables(env)), timeout_s=PYTHON_S)
+    return done.status == 0
+
+
 def mpi_libraries(target: Target) -> list[str]:
     """The MPI libraries that Horovod's extensions load."""
     return [path for extension in target.built.extensions for path in extension.mpi_libraries] if target.built else []
@@ -151,7 +159,7 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
 
 def is_plain(expected: Expected, ranks: int) -> bool:
     """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job,
-    a host that a file names and that does not answer, a TMPDIR that is of no use.
+    a host that a file names and that does not answer, a TMPDIR that is of no use, a launcher that starts ranks twice.
 
     Without the LD_LIBRARY_PATH that leads to a cut library of an MPI another may be found: that is tried.
     """
@@ -160,7 +168,13 @@ def is_plain(expected: Expected, ranks: int) -> bool:
     of_host = any(not is_in_search_path(file, expected.settings) for file in expected.host_files)
     listed = any(host.where for host in expected.mute)
     no_place = not ranks and settings.own_place(expected) is not None
-    return bool(damaged or of_host or listed or no_place or expected.noexec or expected.stopped or nowhere)
+    of_launcher = expected.stopped or expected.again
+    return bool(damaged or of_host or listed or no_place or expected.noexec or of_launcher or nowhere)
+
+
+def is_outlived(report: Report) -> bool:
+    """Whether all went well but that the launcher did not end: each trial would wait for it as long."""
+    return any((result.id, result.case) == ("launcher-ended", "stays") for result in report.results)
 
 
 def explained(
@@ -183,7 +197,8 @@ def explained(
     if not report.ranks:
         hosts = asked_hosts(wanted, target, expected.launcher_said, env)
         expected = replace(expected, mute=tuple(unreachable(hosts, env)))
-    if options.quick or is_plain(expected, len(report.ranks)) or not any(map(can_be_explained, report.results)):
+    is_clear = is_plain(expected, len(report.ranks)) or is_outlived(report)
+    if options.quick or is_clear or not any(map(can_be_explained, report.results)):
         return expected
     first = f"{report.cause.id}: {report.cause.message}" if report.cause else ""
     tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
@@ -191,6 +206,7 @@ def explained(
     telling = tuple(setting for setting in expected.settings if not settings.is_harmless(setting))
     has_gloo = bool(target.built and target.built.flag("gloo"))
     by_horovodrun = report.started is not None and report.started.launcher == "horovodrun"
+    mpi = next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else ""
     differences(
         trials,
         wanted,
@@ -201,7 +217,7 @@ def explained(
         named=expected.unknown,
         inside=image_launch.may_start_its_own(target.inside, target.mpi(env), wanted, env, options.mpi_model),
         again_first=not telling or failed_s < QUICK_S,
-        mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",
+        mpi=mpi if mpi and has_python(target, env) else "",
     )
     passed = any(trial.passed and trial.name != MPI_ALONE for trial in trials.done)
     damage = expected.damage if passed else tuple(target.damage(every=True))

@@ -67,10 +67,11 @@ class Flags(Fact, frozen=True, kw_only=True):
 
 
 class Space(Fact, frozen=True, kw_only=True):
-    """A file system: bytes in all, and free."""
+    """A file system: bytes in all, and free, and whether the rank may write there."""
 
     size: int = 0
     free: int = 0
+    writable: bool = True
 
 
 class Machine(Fact, frozen=True, kw_only=True):
@@ -87,11 +88,15 @@ class Machine(Fact, frozen=True, kw_only=True):
 
 
 class SearchPath(Fact, frozen=True, kw_only=True):
-    """Preloaded libraries, and the folders of LD_LIBRARY_PATH with the libraries by which they may shadow others."""
+    """Preloaded libraries, and the folders of LD_LIBRARY_PATH with the libraries by which they may shadow others.
+
+    `mpirun` is the first on PATH.
+    """
 
     preload: tuple[str, ...] = ()
     preload_file: tuple[str, ...] = ()
     folders: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    mpirun: str = ""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
+ENDING_S = 30.0  # for a launcher to end after all of its ranks
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LIMITED_STEP_S = 20.0  # for each step of theirs that is not slow
@@ -46,7 +47,7 @@ LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One start of the ranks, and what they left."""
+    """One start of the ranks, and what they left; ``again``: a rank was started that had ended before."""
 
     launch: Launch
     status: int
@@ -55,6 +56,7 @@ class Run:
     shared: Path
     stopped: tuple[Stopped, ...]
     seconds: float
+    again: bool
 
 
 def verify(
@@ -132,6 +134,7 @@ def expected_of(
         launcher_said="".join(run.said for run in runs),
         launcher=runs[0].launch.launcher,
         stopped=tuple(stopped for run in runs for stopped in run.stopped),
+        again=any(run.again for run in runs),
         leftover=tuple(leftovers(env)),
         shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
@@ -181,9 +184,11 @@ def is_passing(
 
 def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
     """Say whether ranks of a plain MPI program become one world, within ``options.limit_s``."""
+    from envkit.verify.trials import ISOLATED
+
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
-    argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
+    argv = [target.python, *ISOLATED, str(program), attempt.mpi, str(attempt.wanted.ranks)]
     until, below = time.monotonic() + (options.limit_s or LIMIT_S), Watch(os.getpid())
     with temporary.folder("mpi") as folder, leftover.removed(env) as left:
 
@@ -252,6 +257,7 @@ def one_run(
             shared=shared,
             stopped=stopped,
             seconds=time.monotonic() - began,
+            again=(meeting.shared / node.AGAIN).exists(),
         )
     except FileNotFoundError:
         if meeting.shared.is_dir():
@@ -320,6 +326,7 @@ class Patience:
 
     One that has said that a rank will never start is waited for until the others have been silent for HOPELESS_S; one
     of which a process was stopped and does not go on is not waited for, nor one whose ranks have come far ``enough``.
+    One whose ranks have all ended is waited for ENDING_S at most.
     """
 
     def __init__(
@@ -339,7 +346,8 @@ class Patience:
         self.ranks = ranks
         self.enough = enough
         self.has_enough = False
-        self.seen = 0.0
+        self.seen = self.judged = 0.0
+        self.have_all_ended = False
         self.read = 0
         self.hopeless_since: float | None = None
         self.stopped = Watch(os.getpid(), node.name_of_node())
@@ -371,10 +379,21 @@ class Patience:
 
         return settings.is_hopeless()
 
+    def is_outlived(self) -> bool:
+        """Whether the launcher goes on though every rank has ended, and that has been so for long."""
+        if not self.seen or time.monotonic() - self.sign <= min(self.limit_s, ENDING_S):
+            return False
+        if self.judged != self.seen:
+            from envkit.verify.facts import gather
+
+            facts = gather(self.shared).facts
+            self.judged, self.have_all_ended = self.seen, len(facts) >= self.ranks and all(rank.ended for rank in facts)
+        return self.have_all_ended
+
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
         now = time.monotonic()
-        if self.stopped.found or self.has_enough:
+        if self.stopped.found or self.has_enough or self.is_outlived():
             return True
         if self.hopeless_since is not None and now - max(self.sign, self.hopeless_since) > HOPELESS_S:
             return True

@@ -131,7 +131,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     matter), `granted` how many nodes the job has (0: it is none, or does not tell), `outside` are the named hosts that
     it does not have, `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
     else's), `launcher_said` what it said, `launcher` which it was and `stopped` which processes of it, or of its ranks,
-    a signal has stopped for good. `drift` is what has changed since the installation (None: unknown), `broken` the
+    a signal has stopped for good, `again` whether it started ranks anew that had ended.
+    `drift` is what has changed since the installation (None: unknown), `broken` the
     first library, program or module file that has another size than it was built with, or has gone. `leftover` are
     variables of another launch in the environment of this one, `horovod` is the folder of the package that is to be
     verified ("": whichever is there). `environment` is what a command of envkit is told to name the environment ("":
@@ -170,6 +171,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     launcher_said: str = ""
     launcher: str = ""
     stopped: tuple[Stopped, ...] = ()
+    again: bool = False
     measures: frozenset[str] = frozenset()
     drift: tuple[FileChange, ...] | None = None
     broken: Damage | None = None

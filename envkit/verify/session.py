@@ -6,7 +6,6 @@ import os
 import resource
 import shlex
 import stat
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +41,10 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     """
     import hashlib
 
+    require_limits()
     require_room(ROOM_OF_RANK, FILES_OF_RANK)
     if not started.local_rank:
-        temporary.sweep([Path(tempfile.gettempdir())])
+        temporary.sweep(temporary.offered())
     words = (started.title, str(started.job))
     name, common_name = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:
@@ -55,9 +55,10 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem, HostProblem."""
+    require_limits()
     require_room(ROOM_OF_MPI, FILES_OF_MPI)
     places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place(trust.trusted())]
-    temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
+    temporary.sweep(dict.fromkeys((*places, *temporary.offered())))
     name = temporary.own_name()
     return opened(name, name, places)
 
@@ -123,11 +124,7 @@ def require_room(least: int, files_least: int) -> None:
 
 
 def opened(name: str, shared: str, places: list[Path]) -> Session:
-    """Make the session's folder, ``shared``, in the first place that can be written.
-
-    Raises NotWritable, HostProblem.
-    """
-    require_limits()
+    """Make the session's folder, ``shared``, in the first place that can be written. Raises NotWritable."""
     tried = []
     for place in places:
         try:
@@ -138,8 +135,9 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
     raise NotWritable(
         what="There is no folder in which the ranks could leave what they find.",
         why="; ".join(tried),
-        fix="Name one that all nodes see and that you may write to: --shared DIR. The current folder is another, if "
-        "nobody can change it but you and those whom ENVKIT_TRUST names.",
+        fix="Name one that all nodes see and that you may write to: --shared DIR; if all ranks are on this node, "
+        "export TMPDIR=DIR does. The current folder is another, if nobody can change it but you and those whom "
+        "ENVKIT_TRUST names.",
     )
 
 

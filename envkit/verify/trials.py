@@ -17,6 +17,7 @@ WHOLE = 0.9  # of the time, for what is likely to pass where all else fails with
 SOON_S = 10.0
 NAMED = "without the settings that the launcher names"
 AGAIN = "once more, as they were"
+ISOLATED = ("-I", "-S")  # how Python is started for that: no variables, and no packages, which may be what fails
 MPI_ALONE = "as a plain MPI program, without Horovod"
 INSIDE = "with the image's own launcher"
 ENOUGH_S = 20.0  # for ranks that pass; those that hang are not to take all the time

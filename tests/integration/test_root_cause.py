@@ -90,6 +90,28 @@ def test_a_damaged_file_is_the_cause_whatever_follows_from_it(
     assert "framework-present" in ids
 
 
+@pytest.mark.parametrize(
+    ("lines", "case"),
+    [
+        ('{real} "$@"; {real} "$@"', ("rank-missing", "again")),
+        ('trap "" TERM; {real} "$@"; sleep 300; sleep 300', ("launcher-ended", "stays")),
+        ("", ("rank-missing", "not-executable")),
+    ],
+    ids=["twice", "stays", "empty"],
+)
+def test_what_stands_in_the_place_of_a_launcher_is_found_out(
+    lines: str, case: tuple[str, str], stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(STACK)
+    own = tmp_path / "bin/mpirun"
+    own.parent.mkdir()
+    own.write_text(f"#!/bin/sh\n{lines.format(real=shutil.which('mpirun'))}\n" if lines else "")
+    own.chmod(0o755)
+    status, report, said = verified(stacks, [f"export PATH={own.parent}:$PATH"], tmp_path, "--quick", "--timeout", "20")
+    assert (status, report["cause"]["id"], report["cause"]["case"]) == (1, *case), said
+    assert f"{own} is the first on PATH" in report["started"]["why"] or lines
+
+
 def test_nothing_is_left_of_a_launcher_that_is_killed(
     stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:

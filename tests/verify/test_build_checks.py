@@ -247,6 +247,27 @@ def test_an_mpi_that_the_search_path_shadows_is_told_with_its_folder() -> None:
     assert hung.status is Status.FAIL
 
 
+@pytest.mark.parametrize(
+    ("program", "library", "case"),
+    [
+        ("/venv/bin/mpirun", "/venv/lib/libmpi.so.40", "of-launcher"),
+        ("/usr/bin/mpirun", "/venv/lib/libmpi.so.40", "elsewhere"),
+        ("/usr/bin/mpirun", "/usr/lib/libmpi.so.40", "elsewhere"),
+        ("", "/venv/lib/libmpi.so.40", "elsewhere"),
+    ],
+)
+def test_an_mpi_that_lies_beside_the_first_mpirun_is_told_with_the_folder_of_path(
+    program: str, library: str, case: str
+) -> None:
+    """Open MPI's sets LD_LIBRARY_PATH for its ranks: the user has not, and cannot take anything out of it."""
+    folder = str(Path(library).parent)
+    path = SearchPath(folders={folder: {"libmpi": f"{folder}/libmpi.so"}}, mpirun=program)
+    found = results(with_file(MPI), libraries={"libmpi": (library,)}, search_path=path)["mpi-loaded"]
+    assert (found.status, found.case) == (Status.WARN, case)
+    assert ("Take /venv/bin out of PATH" in found.remedy) is (case == "of-launcher")
+    assert (f"LD_LIBRARY_PATH ({folder})" in found.cause) is (case == "elsewhere")
+
+
 def test_the_mpi_of_the_file_passes() -> None:
     assert results(with_file(MPI))["mpi-loaded"].status is Status.PASS
 
@@ -338,3 +359,19 @@ def test_the_remedy_of_a_flag_that_is_lacking_names_a_stack(
     assert cause in found.cause and remedy in found.remedy
     assert found.commands == tuple(f"envkit install {one}" for one in commands)
     assert ("HOROVOD_" in found.remedy) is not bool(environment)
+
+
+@pytest.mark.parametrize(("value", "case"), [("1", "switched-off"), ("0", "no"), (None, "no")])
+def test_who_has_switched_off_threads_of_mpi_is_told(value: str | None, case: str) -> None:
+    environment = {"HOROVOD_MPI_THREADS_DISABLE": value} if value else {}
+    found = results_of_mpi(rank(0, mpi_threads=True), rank(1, mpi_threads=False, environment=environment))
+    assert (found.status, found.case) == (Status.WARN, case)
+    if case == "switched-off":
+        assert "HOROVOD_MPI_THREADS_DISABLE=1 is set" in found.message
+        assert found.commands == ("unset HOROVOD_MPI_THREADS_DISABLE",)
+
+
+def results_of_mpi(*facts: RankFacts) -> Result:
+    """What the check of MPI's threads says."""
+    ranks = Ranks(framework="torch", facts=facts, expected=Expected(size=2, frameworks=("torch",)))
+    return checks.mpi_threads(ranks)[0]

@@ -4,7 +4,8 @@ import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from envkit.verify import checks
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.checks.collectives import short
 from envkit.verify.checks.elements import others
+from envkit.verify.explain import is_outlived, is_plain
 from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts, World
 
 from . import recorded
@@ -144,6 +146,23 @@ def test_a_fault_fails_its_check(facts: tuple[RankFacts, ...], failed: str, word
     assert result.cause
     assert result.remedy
     assert verdict(check(facts, ASKED)) is Status.FAIL
+
+
+def test_ranks_that_were_started_more_than_once_fail_though_all_went_well() -> None:
+    results = check(GOOD, replace(ASKED, again=True))
+    [bad] = [result for result in results if result.is_bad]
+    assert (bad.id, bad.case, results[0]) == ("rank-missing", "again", bad)
+    assert "more than once" in bad.message
+    assert is_plain(replace(ASKED, again=True), len(GOOD)), "nothing needs to be tried"
+
+
+def test_a_launcher_that_stays_is_told_where_all_ranks_have_ended() -> None:
+    expected = replace(ASKED, launcher="mpirun", launcher_status=124)
+    result = {result.id: result for result in check(GOOD, expected)}["launcher-ended"]
+    assert (result.status, result.case) == (Status.FAIL, "stays") and result.message.startswith("mpirun did not end")
+    assert is_outlived(cast("Any", SimpleNamespace(results=[result]))), "nothing is tried, which would take as long"
+    result = {result.id: result for result in check(changed(1, ended=DEAD), expected)}["launcher-ended"]
+    assert result.case == "fail"
 
 
 def test_the_late_rank_is_named_and_not_those_that_wait() -> None:

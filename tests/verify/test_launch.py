@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +18,15 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.errors import HostProblem
+from envkit.launch.launcher import LaunchRequest
 from envkit.system import stopped
 from envkit.system.resources import data
 from envkit.system.stopped import command_line
-from envkit.verify import launch
+from envkit.verify import explain, launch
 from envkit.verify.facts import VERSION
 from envkit.verify.launch import Patience, are_enough, further_than
 from envkit.verify.session import Session
+from envkit.verify.trials import Attempt
 
 from . import recorded
 
@@ -97,6 +100,26 @@ def test_ranks_that_only_have_to_start_are_ended_when_all_have(tmp_path: Path) -
         assert patience.is_over() is (there == 2)
 
 
+def test_a_launcher_that_does_not_end_after_its_ranks_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = Patience(tmp_path, tmp_path / "log", 120.0, ranks=2)
+    ended = {"framework": "torch", "host": "n", "phase": "exit", "ended": {"how": "exit", "status": 0}}
+    file = {"version": VERSION, "node": "n", "written": time.time(), "complete": True, "common": {}}
+    now = time.monotonic()
+    for there in (1, 2):
+        ranks = [{**ended, "pid": number} for number in range(there)]
+        (tmp_path / "n.json").write_text(json.dumps({**file, "ranks": ranks}))
+        os.utime(tmp_path / "n.json", (there, there))
+        with monkeypatch.context() as patch:
+            patient = now + (there - 1) * (launch.ENDING_S + 1)
+            patch.setattr(time, "monotonic", lambda at=patient: at)
+            patience.look()
+            assert not patience.is_over(), "it may be about to end"
+            patch.setattr(time, "monotonic", lambda at=patient: at + launch.ENDING_S + 1)
+            assert patience.is_over() is (there == 2)
+
+
 def test_how_far_ranks_have_to_come_that_are_to_come_further() -> None:
     def far(*sizes: int | None) -> Any:
         return further_than(SimpleNamespace(ranks=[SimpleNamespace(size=size) for size in sizes]))  # type: ignore[arg-type]
@@ -143,6 +166,32 @@ def test_ranks_that_their_session_allows_nothing_are_not_waited_for(
         patience.sign = now - launch.LIMITED_S - 1
         assert patience.is_over() is over
         assert (f"*={launch.LIMITED_STEP_S:g}" in launch.limits(None)) is over
+
+
+def test_a_plain_mpi_program_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody has put among the packages, which ends every Python, says nothing of MPI."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(9)\n")
+    (tmp_path / "typing.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    inside = SimpleNamespace(command=lambda argv, launcher=(), **_: [*launcher, *argv], variables=lambda env: env)
+    target = cast("Any", SimpleNamespace(inside=inside, python=sys.executable, mpi=lambda _env: None))
+    by = SimpleNamespace(argv=(), remote=False)
+    monkeypatch.setattr("envkit.launch.image_launch.plan_launch", lambda *_: (inside, by))
+    said = []
+
+    def supervise(argv: list[str], **_options: object) -> int:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        said.append(done.stderr)
+        return done.returncode
+
+    monkeypatch.setattr("envkit.system.process.supervise", supervise)
+    options: Any = SimpleNamespace(mpi_model=None, limit_s=9.0)
+    attempt = Attempt(wanted=LaunchRequest(ranks=1), mpi="/nowhere/libmpi.so")
+    assert not launch.mpi_alone(target, attempt, options, os.environ)
+    assert "/nowhere/libmpi.so: cannot open shared object file" in said[0]
+    assert explain.has_python(target, os.environ)
+    target.python = "/bin/false"
+    assert not explain.has_python(target, os.environ)
 
 
 def test_a_process_that_runs_the_probe_is_the_rank_that_its_launcher_told_it() -> None:

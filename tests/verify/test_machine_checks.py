@@ -148,6 +148,9 @@ def test_ranks_on_cpus_need_less_shared_memory() -> None:
     none = replace(MACHINE, shm=Space(error="FileNotFoundError: [Errno 2] No such file or directory: '/dev/shm'"))
     found = results(rank(0, machine=none))["dev-shm"]
     assert (found.status, found.case) == (Status.WARN, "absent") and "mount -t tmpfs" in found.remedy
+    closed = replace(MACHINE, shm=Space(size=GIB, free=GIB, writable=False))
+    found = results(rank(0, machine=closed))["dev-shm"]
+    assert (found.status, found.case) == (Status.WARN, "closed") and "remount,rw" in found.remedy
     full = replace(MACHINE, shm=Space(size=GIB, free=2**20))
     found = results(rank(0, machine=full), rank(1, machine=full))["dev-shm"]
     assert found.status is Status.WARN
@@ -242,6 +245,8 @@ def test_the_machine_is_as_its_own_tools_say() -> None:
     assert machine.affinity() == sorted(os.sched_getaffinity(0))
     shm = os.statvfs("/dev/shm")
     assert told["shm"]["size"] == shm.f_blocks * shm.f_frsize
+    assert told["shm"]["writable"] is os.access("/dev/shm", os.W_OK)
+    assert machine.space("/proc/sys")["writable"] is False, "where nobody can make a file"
 
 
 @pytest.mark.parametrize(("ranges", "number"), [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7)])
@@ -255,7 +260,10 @@ def test_the_search_path_tells_what_it_shadows(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "libmpi_other.txt").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/absent:{tmp_path}:")
     monkeypatch.setenv("LD_PRELOAD", "/x/liba.so:/x/libb.so")
+    monkeypatch.setenv("PATH", f"/absent:{tmp_path}")
+    (tmp_path / "mpirun").touch(0o755)
     told = machine.search_path()
+    assert told["mpirun"] == str(tmp_path / "mpirun")
     assert told["folders"] == {str(tmp_path): {"libmpi": str(tmp_path / "libmpi.so.40.30.4")}, "/absent": {}}
     assert told["preload"] == ["/x/liba.so", "/x/libb.so"]
 

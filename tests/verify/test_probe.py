@@ -59,6 +59,15 @@ def test_secrets_and_the_rest_of_the_environment_are_not_recorded(probe: Probe) 
         assert set(facts.environment) == {"HOROVOD_RANK", "HOROVOD_SIZE"}
 
 
+def test_ranks_that_are_started_again_in_the_same_session_tell_it(probe: Probe) -> None:
+    """A launcher has run everything twice, one after the other: all goes well each time."""
+    ran = probe()
+    assert not (ran.output / node.AGAIN).exists()
+    ran = probe()
+    assert ran.statuses == (0, 0) and [facts.rank for facts in ran.facts] == [0, 1]
+    assert (ran.output / node.AGAIN).exists()
+
+
 def test_singletons_leave_a_record_each(probe: Probe) -> None:
     ran = probe(3, faults="singletons")
     assert ran.statuses == (0, 0, 0)

@@ -21,7 +21,7 @@ from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.explain import asked_hosts, cut_libraries, interposed, is_plain, unreachable
-from envkit.verify.facts import Ended, Fact, RankFacts
+from envkit.verify.facts import Ended, Fact, Import, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import INSIDE, MPI_ALONE, NAMED
 
@@ -427,6 +427,30 @@ def test_what_was_added_matters_only_where_a_rank_met_it() -> None:
     error = Fact(error="ImportError: x", traceback=f'  File "{path}", line 3')
     facts = (GOOD[0], replace(GOOD[1], load=error, init=None, world=None), *GOOD[2:])
     assert found(facts, damage=extra)[0].id == "damage"
+
+
+SITE = "/t/software/PyTorch/2.13/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("numpy", "AttributeError: module 'numpy' has no attribute 'ndarray'"),
+        ("numpy", "ModuleNotFoundError: No module named 'numpy.core'"),
+        ("numpy.py", "ModuleNotFoundError: No module named 'numpy.core'; 'numpy' is not a package"),
+        ("numpy.cpython-311-x86_64-linux-gnu.so", "ImportError: cannot import name 'y' from 'numpy' (x)"),
+        ("numpy", "ImportError: cannot import name 'y' from partially initialized module 'numpy.z' (x)"),
+    ],
+)
+def test_what_was_added_is_met_where_python_names_the_module_alone(file: str, error: str) -> None:
+    """A package is told by its folder, and is another than one of a longer name."""
+    extra = (Damage(module="PyTorch/2.13", path=f"{SITE}/{file}", how="added"),)
+    facts = tuple(replace(one, imported=Import(error=error), load=None, init=None, world=None) for one in GOOD)
+    first = found(facts, damage=extra)[0]
+    assert (first.id, f"{SITE}/{file} (added)" in first.message) == ("damage", True)
+    for other in ("pandas", "num", "numpy_financial", "libnumpy.so"):
+        beside = (Damage(module="PyTorch/2.13", path=f"{SITE}/{other}", how="added"),)
+        assert found(facts, damage=beside)[0].id == "framework-present", other
 
 
 def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:

@@ -223,10 +223,26 @@ def test_all_that_a_launcher_has_set_is_left_over_with_it() -> None:
     }
     of_hydra = {"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_ID": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
     own = {"OMPI_MCA_btl": "tcp,self", "HOME": "/home/ada"}
-    assert leftovers({**of_mpirun, **of_hydra, **own}) == sorted(of_hydra)  # one of them is believed
+    assert detect({**of_mpirun, **of_hydra, **own}) is None, "they contradict each other"
+    assert leftovers({**of_mpirun, **of_hydra, **own}) == sorted({**of_mpirun, **of_hydra})
     of_mpirun["OMPI_COMM_WORLD_RANK"] = "0"
     of_mpirun["OMPI_COMM_WORLD_SIZE"] = "1"
     assert leftovers({**of_mpirun, **own}) == sorted(of_mpirun)
+
+
+def test_variables_that_contradict_each_other_are_believed_only_of_a_launcher_that_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_horovodrun = "HOROVOD_RANK=3 HOROVOD_SIZE=8 HOROVOD_LOCAL_RANK=3"
+    env = told(f"{of_horovodrun} OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=5")
+    assert (detect(env), leftovers(env)) == (None, sorted(env))
+    monkeypatch.setattr(started, "ancestors", lambda: (["bash", "orted"], True))
+    found = detect(env)
+    assert found is not None and (found.rank, found.size) == (1, 5)
+    assert leftovers(env) == sorted(told(of_horovodrun))
+    env = told("HOROVOD_RANK=1 HOROVOD_SIZE=5 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=5")
+    monkeypatch.undo()
+    assert detect(env) is not None, "horovodrun has called mpirun"
 
 
 UNSEEN = (

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import socket
 import struct
 from typing import Any, Dict, List, Optional, Set
@@ -70,10 +71,10 @@ def count(ranges: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
 
 
-def space(path: str) -> Dict[str, int]:
-    """Bytes in all, and free for this user."""
-    room = os.statvfs(path)
-    return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
+def space(path: str) -> Dict[str, Any]:
+    """Bytes in all, and free for this user, who may or may not write there."""
+    room, may_write = os.statvfs(path), os.access(path, os.W_OK | os.X_OK)
+    return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize, "writable": may_write}
 
 
 def container() -> Optional[str]:
@@ -87,7 +88,10 @@ def container() -> Optional[str]:
 
 
 def search_path() -> Dict[str, Any]:
-    """Libraries that are loaded before all others, and the folders searched first, with what they shadow."""
+    """Libraries that are loaded before all others, and the folders searched first, with what they shadow.
+
+    Beside them the first mpirun on PATH: that of Open MPI has its ranks search the folder of its own library first.
+    """
     preload = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     shadowed = {}
     for folder in folders("LD_LIBRARY_PATH"):
@@ -97,7 +101,12 @@ def search_path() -> Dict[str, Any]:
             if match:
                 named.setdefault(match.group(1), os.path.realpath(os.path.join(folder, name)))
         shadowed[folder] = named
-    return {"preload": preload, "preload_file": lines("/etc/ld.so.preload"), "folders": shadowed}
+    return {
+        "preload": preload,
+        "preload_file": lines("/etc/ld.so.preload"),
+        "folders": shadowed,
+        "mpirun": shutil.which("mpirun") or "",
+    }
 
 
 def folders(variable: str) -> List[str]:

@@ -4,7 +4,7 @@ On a node's own file system, `envkit-UID-SESSION-NODE/` holds a record per rank.
 has one file, NODE.json: {"version": 2, "node": ..., "written": ..., "complete": ..., "common": {facts that are the
 same in every rank}, "ranks": [{the other facts}, ...]}. One rank's watchdog at a time, whoever holds the lock,
 writes it; if it dies, another takes over. A file named `stop` there says that a rank has ended badly, and one on the
-node that it is time to stop waiting for it.
+node that it is time to stop waiting for it. One named `again` says that a rank was started which had ended before.
 """
 
 import fcntl
@@ -34,6 +34,7 @@ ORPHANED_S = 3.0  # for ranks whose launcher was killed to end
 LOOK_S = 1.0
 PAUSED = 5  # looks at which a rank's watchdog was stopped, or had gone
 ALARM = "stop"
+AGAIN = "again"
 BAD = ("signal", "timeout", "terminated", "aborted")
 CARRYING = ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME", "OMPI_COMM_WORLD_RANK")  # of launchers that carry variables along
 STARTED_ON = "ENVKIT_STARTED_ON"  # the host name of the node on which the launcher was started
@@ -86,8 +87,17 @@ def local_folders(session: str, shared: str, temporary: Optional[str]) -> List[s
     Where others can rename it, it lies only if there is nothing else.
     """
     name = "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node()))
-    bases = {base: 0 for base in (temporary, tempfile.gettempdir(), "/dev/shm", shared) if base and os.path.isdir(base)}
+    places = (temporary, usual_place(), "/dev/shm", shared)
+    bases = {base: 0 for base in places if base and os.path.isdir(base)}
     return [os.path.join(base, name) for base in sorted(bases, key=is_open)]
+
+
+def usual_place() -> Optional[str]:
+    """The folder for temporary files, None where none can be written to."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return None
 
 
 def is_open(folder: str) -> bool:
@@ -105,6 +115,18 @@ def private(path: str) -> str:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise
     return path
+
+
+def tell_again(shared: str, rank: int) -> None:
+    """Tell it in the shared folder if a rank of this number has ended on this node before, in the same session."""
+    try:
+        with open(os.path.join(shared, file_name())) as stream:
+            content = json.load(stream)
+        records = [dict(content["common"], **record) for record in content["ranks"]]
+        if any("ended" in record and (record["started"] or {}).get("rank") == rank for record in records):
+            touch(os.path.join(shared, AGAIN))
+    except (OSError, ValueError, KeyError):  # nothing was written yet
+        pass
 
 
 class NodeView:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from .measure import measure
-from .node import NodeView, name_of_node, plain
+from .node import NodeView, name_of_node, plain, tell_again
 from .record import Record
 from .started import detect
 from .watch import die_with_parent, pending, start, watch
@@ -20,6 +20,8 @@ def main() -> int:
     die_with_parent(signal.SIGTERM)
     launched = detect(os.environ)
     ranks = given.node_ranks or (launched.local_size if launched else 1) or 0
+    if launched and not given.attended:  # a rank of somebody's launcher may meet what an earlier one has left
+        tell_again(given.shared, launched.rank)
     node = NodeView(given.session, given.shared, ranks, given.attended)
     name = "%s-%d-%d.jsonl" % (plain(given.framework), launched.rank if launched else 0, os.getpid())
     path = os.path.join(node.local, name)

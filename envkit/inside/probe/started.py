@@ -77,8 +77,8 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those
     that name one rank of several, and contradict no others, are believed, since ranks that are missing are noticed.
     One rank alone, one that lacks the size which its launcher tells, and launchers that contradict each other, have to
-    be seen: a launcher above this process, or what it listens at. What a batch script has of a step of Slurm is that
-    of the step which submitted it.
+    be seen: a launcher above this process, or what it listens at. A launcher that an MPI starts within a step of Slurm
+    does not contradict that step. What a batch script has of a step of Slurm is that of the step which submitted it.
     """
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
@@ -91,7 +91,9 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
         above = launcher_above("|".join(row["parents"] for row in rows if "parents" in row))
         seen = [pair for pair in pairs if above and re.match(pair[0].get("parents", "$") + "$", above)]
         seen = seen or [pair for pair in pairs if "parents" not in pair[0] or listens(pair[0], env)]
-        seen = seen or [pair for pair in pairs if pair[1].size != 1 and not is_cut]
+        of_several = [pair for pair in pairs if pair[1].size != 1 and not is_cut]
+        inner = [pair for pair in of_several if pair[0]["name"] != "srun"] or of_several
+        seen = seen or (inner if all(agree(start, inner[0][1]) for _, start in inner) else [])
         chosen = seen[0][1] if seen else None
     believed = [row for row, start in pairs if chosen and agree(start, chosen)]
     alive = {name for row in believed for name in names(row, env)}

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from msgspec.structs import replace
+
 from envkit.binary.build_flags import FLAGS, FRAMEWORKS, same_version
 from envkit.knowledge.known import catalogue, known, owner
 from envkit.verify.checks.nodes import all_went_well, warned
@@ -13,6 +15,7 @@ from envkit.verify.facts import Fact, RankFacts
 from envkit.verify.outcome import Ranks, Result
 
 FRAMEWORKS_BY_NAME = {framework.name: framework for framework in FRAMEWORKS}
+SYSTEM = (PurePath("/"), PurePath("/usr"), PurePath("/usr/local"))  # where more lies than an MPI
 MISSING = {
     "symbols": re.compile(r"(?:undefined symbol|symbol lookup error: [^:]+: undefined symbol):\s*([^\s,]+)"),
     "files": re.compile(r"([^\s:'\"]+\.so[.\d]*): cannot open shared object file"),
@@ -111,8 +114,15 @@ def mpi_threads(ranks: Ranks) -> list[Result]:
             chosen = facts.started is not None and facts.started.launcher == "horovodrun"
             case = "error" if "mpi" in ranks.expected.required and not chosen else "not-used"
             return [ranks.outcome("mpi-threads", case, rank=facts.label, error=facts.mpi_threads.error)]
-    case = "pass" if all(facts.mpi_threads for facts in ranks.facts) else "no"
-    return [ranks.outcome("mpi-threads", case)]
+    without = next((facts for facts in ranks.facts if not facts.mpi_threads), None)
+    if without is None:
+        return [ranks.outcome("mpi-threads", "pass")]
+    variable = known("settings")["no_mpi_threads"]
+    if (without.number(variable) or 0) > 0:
+        value = without.environment[variable]
+        result = ranks.outcome("mpi-threads", "switched-off", rank=without.label, variable=variable, value=value)
+        return [replace(result, commands=(f"unset {variable}",))]
+    return [ranks.outcome("mpi-threads", "no")]
 
 
 def mpi_loaded(ranks: Ranks) -> list[Result]:
@@ -124,7 +134,9 @@ def mpi_loaded(ranks: Ranks) -> list[Result]:
         if case := mpi_case(ranks, facts):
             wanted = ", ".join(proper(mpi_in_file(ranks)) or needed_mpi(facts))
             values = {"rank": facts.label, "paths": ", ".join(mpi(facts)), "wanted": wanted, "found": found_by(facts)}
-            result = ranks.outcome("mpi-loaded", case, **values)
+            values |= {"program": of_its_mpi(facts), "folder": str(PurePath(of_its_mpi(facts)).parent)}
+            told = "of-launcher" if case == "elsewhere" and of_its_mpi(facts) else case
+            result = ranks.outcome("mpi-loaded", told, **values)
             return [warned(result, harmless=case == "elsewhere" and all_went_well(ranks))]
     return [ranks.outcome("mpi-loaded", "pass", path=mpi(ranks.facts[0])[0])]
 
@@ -173,9 +185,17 @@ def found_by(facts: RankFacts) -> str:
     """How the loader came to the MPI library of a rank."""
     path = (mpi(facts) or [""])[0]
     folders = facts.search_path.folders if facts.search_path else {}
-    folder = next((folder for folder, libraries in folders.items() if path in libraries.values()), None)
+    own = str(PurePath(path).parent)
+    folder = next((name for name, libraries in folders.items() if path in libraries.values() or name == own), None)
     preloaded = facts.search_path and any(PurePath(p).name in path for p in facts.search_path.preload)
     return "LD_PRELOAD" if preloaded else f"LD_LIBRARY_PATH ({folder})" if folder else "the loader's own search"
+
+
+def of_its_mpi(facts: RankFacts) -> str:
+    """Return the first mpirun on PATH if the MPI library of a rank lies beside it, in a folder of its own."""
+    program, path = facts.search_path.mpirun if facts.search_path else "", (mpi(facts) or [""])[0]
+    place = PurePath(program).parent.parent
+    return program if program and place not in SYSTEM and PurePath(path).is_relative_to(place) else ""
 
 
 def without_error(ranks: Ranks, check: str, fact: str) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Set as AbstractSet
 from pathlib import PurePath
 
 from envkit.environments.manifest import Damage, is_harmless, opening
@@ -9,6 +11,9 @@ from envkit.environments.venv import normalized
 from envkit.verify.checks.nodes import all_went_well, listing, warned
 from envkit.verify.outcome import FileChange, Ranks, Result
 from envkit.verify.settings import is_in_search_path
+
+MODULE = re.compile(r"/site-packages/(\w+)(?:\.[\w.-]+)?$")  # a package by its folder, or a file
+NAMED = re.compile(r"\b(?:module|named|from) '(\w+)")  # in the words of Python's errors
 
 
 def drift(ranks: Ranks) -> list[Result]:
@@ -55,7 +60,8 @@ def damage(ranks: Ranks) -> list[Result]:
     """The files that are not as they were when the environment was built; those that were added if a rank met them."""
     output = "\n".join(ranks.said())
     changed = [file for file in ranks.expected.damage if not is_harmless(file)]
-    files = [file for file in changed if file.how != "added" or file.path in output or is_always_run(file)]
+    named = set(NAMED.findall(output))
+    files = [file for file in changed if file.how != "added" or is_met(file, output, named)]
     if not files:
         return of_host(ranks)
     if closed := [file for file in files if file.how == "unreadable"]:
@@ -88,6 +94,15 @@ def broken(ranks: Ranks) -> list[Result]:
         what, command = f"{file.path} ({file.access})", opening([file])
         return [ranks.outcome("damage", "unused-unreadable", what=what, module=file.module, command=command)]
     return [ranks.outcome("damage", "unused", path=file.path, how=file.how, module=file.module)]
+
+
+def is_met(added: Damage, output: str, named: AbstractSet[str]) -> bool:
+    """Whether a rank met a file that was added: its path, or the module that it is or is of, was said of a failure.
+
+    Python does not say where a module lies of which it lacks a part.
+    """
+    module = MODULE.search(added.path)
+    return added.path in output or is_always_run(added) or (module is not None and module[1] in named)
 
 
 def is_always_run(damage: Damage) -> bool:

@@ -41,6 +41,8 @@ def dev_shm(ranks: Ranks) -> list[Result]:
         if shm is None or shm.error:
             continue
         measured = True
+        if not shm.writable:
+            return [ranks.outcome("dev-shm", "closed", host=host)]
         on_gpus = any(f.flags and f.flags.get("nccl") and f.gpus and f.gpus.count for f in members)
         wanted = len(members) * known("machine")["shm"]["per_gpu_rank" if on_gpus else "per_cpu_rank"]
         if shm.free < wanted:

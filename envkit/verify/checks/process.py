@@ -24,6 +24,7 @@ from envkit.verify.settings import commands
 
 UNSET = re.compile(r"'(unset [^']+)'")  # what is to be typed, in the words of a failed entering
 SAID_LINES = 8
+STOPPED = 124  # the status of a launcher that was not waited for any longer
 SAID_LENGTH = 300
 
 
@@ -33,7 +34,7 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     values["hosts"] = ", ".join(dict.fromkeys(facts.host for facts in ranks.facts))
     values["missing"] = missing(ranks)
     if count == size:
-        case = "pass"
+        case = "again" if ranks.expected.again else "pass"
     elif count > size:
         sizes = {facts.started.size if facts.started else None for facts in ranks.facts}
         case = "other-number" if sizes == {count} else "more"
@@ -107,6 +108,8 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], text):
         program = PurePath(ranks.expected.launcher).name or "the launcher"
         return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
+    if status == STOPPED and len(ranks.facts) >= ranks.expected.size and all(facts.finished for facts in ranks.facts):
+        return [ranks.outcome("launcher-ended", "stays", program=PurePath(ranks.expected.launcher).name)]
     if status and (full := re.search(catalogue()["launcher-ended"]["no-room"]["pattern"], text)):
         values = {"status": status, "line": " ".join(full[0].split()), "path": temporary_folder(ranks)}
         return [ranks.outcome("launcher-ended", "no-room", **values)]

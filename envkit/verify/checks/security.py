@@ -21,9 +21,11 @@ def vulnerabilities(ranks: Ranks) -> list[Result]:
 
 
 def launch_mode(facts: RankFacts) -> tuple[str, str]:
-    """How the ranks were launched, as far as it matters here."""
+    """How the ranks were launched, as far as it matters here; variables of another launcher do not tell it."""
+    started_by = facts.started.launcher if facts.started else ""
     for mode in known("security")["modes"]:
-        if facts.environment.get(mode["variable"]) not in {None, mode.get("off")}:
+        is_set = facts.environment.get(mode["variable"]) not in {None, mode.get("off")}
+        if is_set and mode.get("launcher", "") in {"", started_by or mode.get("launcher")}:
             return mode["mode"], mode["title"]
     return "", "this launcher"
 
