@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
-ENDING_S = 30.0  # for a launcher to end after all of its ranks
+ENDING_S = 60.0  # for a launcher to end after all of its ranks
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LIMITED_STEP_S = 20.0  # for each step of theirs that is not slow
