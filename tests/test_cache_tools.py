@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from envkit.cache import fit, manifest, offers, pack, place, publishing, unpack
+from envkit.cache import contents, fit, manifest, offers, pack, place, publishing, unpack
 from envkit.cache.manifest import Manifest
 from envkit.cache.place import Place
 from envkit.easybuild import cached, machine_tools
@@ -19,7 +19,7 @@ from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import CacheInvalid, NotRelocatable
-from envkit.machine.host import Host, Platform, Program
+from envkit.machine.host import Host, Interpreter, Platform, Program
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import select
@@ -73,21 +73,41 @@ def pushed(tree: Tree, folder: Path, **changes: Any) -> Manifest:
     return made
 
 
+def step(module: str) -> Step:
+    """Return the step of a module."""
+    return Step(module=module, easyconfig="/x.eb")
+
+
 class TestTools:
     """Which tools a module stands for."""
 
-    def test_each_module(self, machine: Callable[..., Host]) -> None:
-        here, wanted = machine(), manifest.rules()["compared"]
-        of = {name: machine_tools.of(Step(module=name, easyconfig="/x.eb"), here) for name in wanted}
+    def test_each_module(self, machine: Callable[..., Host], fake: Callable[..., Path]) -> None:
+        paths = {name: fake(name) for name in ("gcc", "g++", "cmake", "mpirun", "mpicxx", "mpicc", "ompi_info")}
+        python = Interpreter(path=fake("python3.11"), version="3.11.7", headers=True)
+        here = machine(
+            python=python, compiler=Program(path=paths["g++"], version="12.2.0"),
+            cmake=Program(path=paths["cmake"], version="3.25.1"), env={"PATH": str(paths["gcc"].parent)},
+            mpi=Program(path=paths["mpirun"], version="4.1.4", family="Open MPI"),
+        )  # fmt: skip
+        of = {name: machine_tools.of(step(name), here) for name in manifest.rules()["compared"]}
+        mpi = {name: f"{paths[name]} Open MPI 4.1.4" for name in ("mpirun", "mpicxx", "mpicc", "ompi_info")}
         assert of == {
-            "CMake/system": {"cmake": "/usr/bin/cmake 3.25.1"},
-            "GCC/system": {"gcc": "/usr/bin/gcc 12.2.0", "g++": "/usr/bin/g++ 12.2.0"},
-            "MPICH/system": {"mpirun": "/usr/bin/mpirun Open MPI 4.1.4", "mpicxx": "/usr/bin/mpicxx Open MPI 4.1.4"},
-            "OpenMPI/system": {"mpirun": "/usr/bin/mpirun Open MPI 4.1.4", "mpicxx": "/usr/bin/mpicxx Open MPI 4.1.4"},
-            "Python/system": {"python": f"{here.python.path} 3.11.7"},
+            "CMake/system": {"cmake": f"{paths['cmake']} 3.25.1"},
+            "GCC/system": {name: f"{paths[name]} 12.2.0" for name in ("gcc", "g++")},
+            "MPICH/system": {name: mpi[name] for name in ("mpirun", "mpicxx")},
+            "OpenMPI/system": mpi,
+            "Python/system": {"python": f"{python.path} 3.11.7"},
             "gmpich/system": {},
             "gompi/system": {},
         }
+
+    def test_where_a_link_leads(self, machine: Callable[..., Host], fake: Callable[..., Path], tmp_path: Path) -> None:
+        """As of an MPI that each node has by the same name, and which is another one there."""
+        link, real = tmp_path / "cmake", fake("cmake")
+        link.symlink_to(real)
+        of = machine_tools.of(step(MODULE), machine(cmake=Program(path=link, version="3.25.1")))
+        assert of == {"cmake": f"{link} 3.25.1 ({real.resolve()})"}
+        assert manifest.tools_in(of) == {str(link)}
 
     @pytest.mark.parametrize(
         ("module", "recipe", "changes"),
@@ -156,6 +176,26 @@ class TestFits:
             f"modules/all/{MODULE}.lua", f"software/{MODULE}/easybuild/CMake-system.eb",
         }  # fmt: skip
 
+    def test_a_check_of_the_cache_names_a_link_that_is_refused(self, tree: Tree, tmp_path: Path) -> None:
+        made = described(tree, tmp_path / "packed")
+        files = {**made.files, f"software/{MODULE}/bin/cmake": manifest.PackedFile(link="/etc/shadow")}
+        forged = pushed(tree, tmp_path / "cache", files=files)
+        assert forged.key != made.key  # where links count, a build with others is another one
+        [found] = contents.verified([Place(named=str(tmp_path / "cache"))], ()).builds
+        assert (found.state, found.read) == ("bad", True) and "a link that leads elsewhere" in found.wrong
+        pushed(tree, tmp_path / "right")
+        [found] = contents.verified([Place(named=str(tmp_path / "right"))], ()).builds
+        assert (found.state, found.wrong) == ("unsigned", "")
+
+    @pytest.mark.parametrize("places", [0, -1, 2, 10**9])
+    def test_how_often_the_prefix_stands_in_a_file_is_compared(self, places: int, tree: Tree, tmp_path: Path) -> None:
+        made, name = described(tree, tmp_path / "packed"), f"modules/all/{MODULE}.lua"
+        assert made.files[name].places == 1
+        files = {**made.files, name: msgspec.structs.replace(made.files[name], places=places)}
+        pushed(tree, tmp_path / "cache", files=files)
+        [found] = contents.verified([Place(named=str(tmp_path / "cache"))], ()).builds
+        assert "not stand in" in found.wrong and found.state == "bad"
+
     @pytest.mark.parametrize("link", ["/etc/shadow", "/usr/bin", "/usr/bin/cmake/../sh", "/usr/bin/cmake "])
     def test_a_forged_link_is_not_made(self, link: str, tree: Tree, tmp_path: Path) -> None:
         made = described(tree, tmp_path / "packed")
@@ -214,10 +254,11 @@ class TestTaken:
         assert record.tools == TOOLS
         assert (made.tree.software / MODULE / "bin/cmake").readlink() == Path(CMAKE)
 
-    def test_where_another_tool_is_it_is_built_without_a_word(self, work: Callable[..., Any]) -> None:
+    def test_where_another_tool_is_it_is_built(self, work: Callable[..., Any], tmp_path: Path) -> None:
         said = io.StringIO()
         made = work(cmake=Program(path=Path(CMAKE), version="3.31.6"))
-        assert [*offers.lines(made.looked)] == []
+        [line] = offers.lines(made.looked)
+        assert line.startswith("Cache:    not ") and f" of {tmp_path / 'cache'}, {MODULE}: it is for cmake" in line
         [offer] = offers.for_scripts(made.looked)
         assert offer.why_not == (f"it is for cmake {CMAKE} 3.25.1, and here it is {CMAKE} 3.31.6",)
         assert cached.take(made, Console(file=said)) == []

@@ -813,7 +813,7 @@ class TestPushed:
         assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 3
         said = capsys.readouterr().err
         assert f"{MODULE} was taken from the cache /c" in said and f"{HOROVOD} was taken from the cache /c" in said
-        assert f"envkit cache pull {'0' * 12} --from /c --to {tmp_path / 'cache'} --unsigned" in said
+        assert f"envkit cache pull toy-ci --from /c --to {tmp_path / 'cache'} --unsigned" in said
 
     def test_what_has_changed_is_not_pushed(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from shlex import quote
 from typing import Literal
 
@@ -13,6 +14,7 @@ from envkit.cache import folder, layout, manifest, offers, place, publishing, un
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Needs, folder_of
 from envkit.cache.place import Looking, Place, SignedManifest
+from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid, NotWritable, UsageProblem, of_storage
 from envkit.report import words
 
@@ -309,7 +311,11 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     wrong = ""
     try:
         entry = of.entry(name)
-        unpack.require_small(entry)
+        needs = entry.manifest.needs
+        if entry.manifest.is_image:
+            unpack.require_small(entry)
+        else:
+            unpack.require_own(entry, Tree(root=Path("/prefix", f"{needs.machine}-py{needs.python}")))
         with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
             content = Hashed(chunks)
             if not entry.manifest.is_image:

@@ -68,7 +68,8 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
     if (needs.syntax, here.syntax) == ("Lua", "Tcl"):
         yield "its module file is for Lmod"
     if needs.load != here.load:
-        yield f"it was built with the site modules {', '.join(needs.load) or 'none'}"
+        modules = f"the site modules {', '.join(needs.load)}" if needs.load else "no site modules"
+        yield f"it was built with {modules}"
 
 
 def of_mpi(needs: Needs, here: Provided) -> Iterator[str]:

@@ -154,7 +154,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not self.needs.tools:
             del needs["tools"]  # keys are older than that
         facts: tuple[object, ...] = self.part, needs, self.sha256
-        if self.wheels:
+        if self.wheels or self.needs.tools:
             facts += self.wheels, self.links
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 

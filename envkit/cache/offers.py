@@ -144,7 +144,7 @@ def lines(found: FoundBuilds) -> Iterator[str]:
     if of_machine := [module for module in of if module in taken and module in rules()["compared"]]:
         places = dict.fromkeys(taken[module].entry.place.shown for module in of_machine)
         yield f"Cache:    from {' and '.join(places)}, where the same tools were: {', '.join(of_machine)}"
-    for module, group in ((name, group) for name, group in of.items() if name not in rules()["compared"]):
+    for module, group in ((name, group) for name, group in of.items() if name not in of_machine):
         best, is_image, is_layer = taken.get(module), "/" not in module, group[0].entry.manifest.is_layer
         called = f"the layer {module}" if is_layer else "the image" if is_image else module
         if best is not None:
@@ -170,7 +170,7 @@ def lines(found: FoundBuilds) -> Iterator[str]:
 def left_out(found: FoundBuilds) -> Iterator[str]:
     """Yield what is said of caches before anything is taken from one or built."""
     yield from found.keys
-    yield from (f"{text} It is left out." for text in (*found.wrong, *found.untrusted))
+    yield from (f"{text.rstrip('.')}. It is left out." for text in (*found.wrong, *found.untrusted))
 
 
 def needed(build: Manifest) -> str:

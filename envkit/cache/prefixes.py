@@ -1,10 +1,12 @@
 """The prefix in files, and what stands there instead in an object that any prefix can take.
 
-Texts and links have a mark in its place, which installing replaces. A search path of a library (RUNPATH) begins where
+Texts and links have a mark in its place, which installing replaces. A script that names its Python in a line which the
+kernel would cut is written as pip does then: by way of the shell. A search path of a library (RUNPATH) begins where
 the library lies ($ORIGIN), and so fits anywhere. Nothing else that is compiled may hold the prefix.
 """
 
 import os
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,8 @@ from envkit.errors import NotRelocatable
 
 ORIGIN = "$ORIGIN"
 LIST = ".dist-info/RECORD"  # of the files of a Python package, with their digests
+LONGEST = 127  # bytes of the first line of a script, as pip has it; some kernels take more
+BY_SHELL = re.compile(rb"""#!/bin/sh\n'''exec' (\S+) "\$0" "\$@"\n' '''\n""")  # what pip writes where it is longer
 
 
 def spellings(prefix: Path) -> tuple[bytes, ...]:
@@ -34,12 +38,18 @@ def marked(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) ->
         raise refused(name, "It is no text and no library, and the prefix stands in it.")
     for prefix in spelled:
         content = content.replace(prefix, PREFIX)
+    if (script := BY_SHELL.match(content)) and script[1].startswith(PREFIX):
+        content = b"#!" + script[1] + b"\n" + content[script.end() :]
     return content, content.count(PREFIX)
 
 
 def put_in(content: bytes, prefix: Path) -> bytes:
     """Return a file with a prefix in the place of the mark."""
-    return content.replace(PREFIX, os.fsencode(prefix))
+    fitted = content.replace(PREFIX, os.fsencode(prefix))
+    first, end, rest = fitted.partition(b"\n")
+    if content.startswith(b"#!" + PREFIX) and len(first + end) > LONGEST:
+        return b"#!/bin/sh\n'''exec' " + first[2:] + b" \"$0\" \"$@\"\n' '''\n" + rest
+    return fitted
 
 
 def relisted(content: bytes, site: str, changed: Mapping[str, PackedFile]) -> bytes:

@@ -65,7 +65,9 @@ def take(
         except OSError as error:
             if error.errno in OF_THE_DISK:
                 raise
-            raise bad(entry, f"{error.filename or manifest.module}: {error.strerror}.") from error
+            name = str(error.filename or manifest.module).removeprefix(f"{root}/")
+            wheels_too = " Its manifest and its wheels do not go together." if manifest.wheels else ""
+            raise bad(entry, f"{name}: {error.strerror}.{wheels_too}") from error
         move_in(manifest, root, tree, recipes, record)
     return digests
 
@@ -187,6 +189,8 @@ def members(
                 content = source.read()
                 if hashlib.sha256(content).hexdigest() != expected.sha256:
                     raise bad(entry, f"The content of {member.name!r} is not what its manifest says.")
+                if content.count(PREFIX) != expected.places:
+                    raise bad(entry, f"The prefix does not stand in {member.name!r} as often as its manifest says.")
                 yield member.name, content, expected
     except (tarfile.TarError, *decompression.BROKEN, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error

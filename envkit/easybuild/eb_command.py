@@ -422,7 +422,10 @@ def state(path: str) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A plan, and all that its build needs besides; the file ``holding`` stays locked while anything of it runs."""
+    """A plan, and all that its build needs besides; the file ``holding`` stays locked while anything of it runs.
+
+    ``machine`` is the one whose tools modules such as GCC/system stand for.
+    """
 
     eb: Eb
     machine: Host

@@ -13,7 +13,10 @@ from envkit.system import process
 
 
 def found(machine: Host) -> dict[str, str]:
-    """Return each tool that is there, by its name, as "PATH VERSION"; of an MPI the family comes before its version."""
+    """Return each tool that is there, by its name, as "PATH VERSION"; of an MPI the family comes before its version.
+
+    Where the path is a link, it is followed by where that leads.
+    """
     programs: dict[str, tuple[Path | str | None, str]] = {"python": (machine.python.path, machine.python.version)}
     if machine.compiler:
         programs["g++"] = machine.compiler.path, machine.compiler.version
@@ -24,7 +27,15 @@ def found(machine: Host) -> dict[str, str]:
         version = f"{machine.mpi.family} {machine.mpi.version}"
         programs["mpirun"] = machine.mpi.path, version
         programs["mpicxx"] = mpi.wrapper_of(machine.mpi, machine.env), version
-    return {name: f"{path} {version}" for name, (path, version) in programs.items() if path}
+        for name in ("mpicc", "ompi_info"):  # by which EasyBuild looks for it
+            programs[name] = process.which(name, path=machine.env["PATH"]), version
+    return {name: f"{path} {version}{led(Path(path))}" for name, (path, version) in programs.items() if path}
+
+
+def led(path: Path) -> str:
+    """Return where a path leads, in words; nothing where that is itself."""
+    real = path.resolve()
+    return f" ({real})" if real != path else ""
 
 
 def of(step: Step, machine: Host) -> dict[str, str] | None:

@@ -194,10 +194,10 @@ def tell_of_open(key: Path, console: Console) -> None:
         say(console, f"Others can read or change {key} (mode {mode:03o}), and so sign as you. Close it: {remedy}")
 
 
-def copying(origin: Cached, to: Place) -> str:
-    """Return the command that copies a build from where it was taken."""
+def copying(name: str, origin: Cached, to: Place) -> str:
+    """Return the command that copies the builds of an environment from where one of them was taken."""
     unsigned = "" if origin.key else " --unsigned"
-    return f"envkit cache pull {origin.id[:12]} --from {quote(origin.place)} --to {quote(to.shown)}{unsigned}"
+    return f"envkit cache pull {name} --from {quote(origin.place)} --to {quote(to.shown)}{unsigned}"
 
 
 def pushed_modules(
@@ -214,9 +214,10 @@ def pushed_modules(
         publishing.require_name(to, part.name)
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
-    if all(origins[part.name] and not there[part.name] for part in parts):
+    own_tools = [*of_machine(made)]
+    if all(origins[part.name] and not there[part.name] for part in parts) and not own_tools:
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
-        words = (copying(origin, to) for origin in map(origins.get, (part.name for part in parts)) if origin)
+        words = (copying(made.name, origin, to) for origin in map(origins.get, (part.name for part in parts)) if origin)
         raise not_pushed(made, taken, "Copy it from there:\n" + "\n".join(dict.fromkeys(words)))
     with publishing.writing(to, made.name):
         publishing.require_place(to)
@@ -231,7 +232,7 @@ def pushed_modules(
                 left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
                 builds.append(pushed_module(made, part, used, {}, verdict, to, key, ci, console))
-        for part, tools in of_machine(made):
+        for part, tools in own_tools:
             used = wheels_of(made, part)
             if used is not None:
                 try:
