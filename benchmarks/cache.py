@@ -19,9 +19,9 @@ from pathlib import Path
 from timing import ENVKIT, Cost, cost, own, report_cost
 
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache.pack import LEVEL
-from envkit.cache.place import Place
+from envkit.cache import pack
 from envkit.environments import prefix as place
+from envkit.environments.prefix import Tree
 from envkit.methods import installed
 
 RUNS = 3
@@ -88,26 +88,31 @@ def of_image(root: Path, name: str, file: Path) -> int:
 
 
 def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:
-    """Push, push again, and pack the same files with tar and xz, and by zstd, which an object is packed with."""
+    """Push, push again, and pack the same modules with tar and zstd, by the level of objects and by zstd's own."""
     found = installed.find(place.locate(str(root)), name)
-    names, packed, there = folder / "names", folder / "packed.tar.xz", Place(named=str(cache))
+    tree, names = Tree(root=Path(found.tree)), folder / "names"
     push = [ENVKIT, "cache", "push", name, "--to", str(cache), "--unsigned"]
     first = cost(push, own(root))
     objects = [*(cache / "objects").iterdir()]
     written = [at.stat().st_mtime_ns for at in objects]
     second = cost(push, own(root))
-    names.write_text("\n".join(file for each in there.names() for file in there.entry(each).manifest.files))
-    packing = cost(["tar", "-cJf", str(packed), "-C", found.tree, "-T", str(names)], own(root))
-    failed = report_cost("push, against tar and xz of the same files", first, packing, bound=1.3)
-    of_zstd = own(root) | {"ZSTD_CLEVEL": str(LEVEL)}
-    plain = cost(["tar", "--zstd", "-cf", str(folder / "packed.tar.zst"), "-C", found.tree, "-T", str(names)], of_zstd)
-    print(f"  tar and zstd: {plain}, which compile no Python")
+    names.write_text("\n".join(path for module in found.recipes for path in pack.paths(tree, module.name)))
+    packed = {level: tarred(tree.root, names, folder / f"{level}.tar.zst", level) for level in (pack.LEVEL, 3)}
+    failed = report_cost("push, against tar and zstd of the same modules", first, packed[pack.LEVEL][0], bound=1.3)
+    print(f"  by zstd's own level: {packed[3][0]}")
     is_same = [at.stat().st_mtime_ns for at in objects] == written
     print(f"a second push: {second}; {'nothing is' if is_same else 'is'} sent")
     size = sum(at.stat().st_size for at in objects)
-    print(f"{len(objects)} objects: {size} bytes; tar and xz of the same files: {packed.stat().st_size}")
-    print(f"  tar and zstd: {(folder / 'packed.tar.zst').stat().st_size}")
+    print(
+        f"{len(objects)} objects: {size} bytes; tar and zstd: {packed[pack.LEVEL][1]}, by its own level {packed[3][1]}"
+    )
     return failed + (not is_same)
+
+
+def tarred(root: Path, names: Path, packed: Path, level: int) -> tuple[Cost, int]:
+    """Pack the files that a file names with tar and zstd; return what that took, and the size (bytes)."""
+    argv = ["tar", "--zstd", "-cf", str(packed), "-C", str(root), "-T", str(names)]
+    return cost(argv, own(root) | {"ZSTD_CLEVEL": str(level)}), packed.stat().st_size
 
 
 def install(prefix: Path, name: str, cache: Path | None, settings: dict[str, str] | None = None) -> Cost:
