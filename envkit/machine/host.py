@@ -161,18 +161,19 @@ def compiler(env: Mapping[str, str]) -> Program | None:
     found = process.which("g++", path=env["PATH"])
     if found is None or process.which("gcc", path=env["PATH"]) is None:
         return None
-    compiles = ask([found, "-std=c++17", "-fsyntax-only", "-include", "optional", "-xc++", "/dev/null"], env)
+    program = [found, "-std=c++17", "-fsyntax-only", "-include", "optional", "-xc++", "/dev/null"]
+    compiles = ask(program, env, share=1)  # without it nothing else can be told
     version = ask([found, "-dumpfullversion"], env)
     return Program(path=Path(found), version=version.stdout.strip()) if compiles.status == 0 else None
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str]) -> process.Completed:
+def ask(argv: Sequence[str], env: Mapping[str, str], share: float = 0.4) -> process.Completed:
     """Ask a program for what it tells at once. One that has not ended in time is not asked again for a while.
 
-    That is PATIENCE_S, and a share of what is left where all together have a limit: the others are to be asked as well.
+    That is PATIENCE_S, and a ``share`` of what is left where all together have a limit: the others are to be asked, too.
     """
     limit = process.LIMIT.get()
-    patience_s = min(PATIENCE_S, limit.left_s * SHARE) if limit else PATIENCE_S
+    patience_s = min(PATIENCE_S, limit.left_s * share) if limit else PATIENCE_S
     asked_at, _ = HUNG.get(argv[0], (-AGAIN_S, ""))
     if time.monotonic() - asked_at < AGAIN_S:
         return process.Completed(argv=tuple(argv), status=LATE, stdout="", stderr="", seconds=0.0)
@@ -369,7 +370,6 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 PATIENCE_S = 15.0  # for an answer, on a cold parallel file system as well
-SHARE = 0.25
 AGAIN_S = 60.0  # until a program that had none is asked again
 LATE = 124  # the status of a program that has not ended in time
 MOST_BYTES = 1 << 20  # of an answer; the macros of an mpi.h are some 100 kB
