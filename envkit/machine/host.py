@@ -170,7 +170,7 @@ def compiler(env: Mapping[str, str]) -> Program | None:
 def ask(argv: Sequence[str], env: Mapping[str, str], share: float = 0.4) -> process.Completed:
     """Ask a program for what it tells at once. One that has not ended in time is not asked again for a while.
 
-    That is PATIENCE_S, and a ``share`` of what is left where all together have a limit: the others are to be asked, too.
+    That is PATIENCE_S, and a ``share`` of what is left where all together have a limit, since others are asked as well.
     """
     limit = process.LIMIT.get()
     patience_s = min(PATIENCE_S, limit.left_s * share) if limit else PATIENCE_S
