@@ -210,7 +210,9 @@ def is_compiled(manifest: Manifest) -> bool:
     """Say whether all Python of a module comes compiled, but for what cannot be, or there is none."""
     sources = [file for name, file in manifest.files.items() if name.endswith(".py")]
     has_compiled = any(name.endswith(".pyc") for name in manifest.files)
-    return has_compiled and not any(file.places for file in sources) if sources or manifest.wheels else True
+    if not sources and not manifest.wheels:
+        return True
+    return has_compiled and not any(file.places for file in sources)
 
 
 def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> None:
