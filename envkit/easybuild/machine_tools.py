@@ -40,7 +40,8 @@ def led(path: Path) -> str:
 
 def of(step: Step, machine: Host) -> dict[str, str] | None:
     """Return the tools that a module stands for; None of any other module, and where one is not there."""
-    wanted, there = rules()["compared"].get(step.module), found(machine)
-    if wanted is None or "/embedded/" in step.easyconfig or not there.keys() >= {*wanted}:
+    wanted = rules()["compared"].get(step.module)
+    if wanted is None or "/embedded/" in step.easyconfig:  # another module, or a wheel's
         return None
-    return {name: there[name] for name in wanted}
+    there = found(machine)
+    return {name: there[name] for name in wanted} if there.keys() >= {*wanted} else None
