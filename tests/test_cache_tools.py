@@ -142,6 +142,11 @@ class TestObject:
         assert plain.key == "52161980cf75e5f123211584aa69c206fef54b3578ba9ef77b22faa1c7435719"
         assert made.key != plain.key
 
+    def test_it_is_shown_by_the_id_that_it_is_listed_with(self, tree: Tree, tmp_path: Path) -> None:
+        made, place = pushed(tree, tmp_path / "cache"), Place(named=str(tmp_path / "cache"))
+        [listed], _ = contents.entries([place])
+        assert listed.id == made.key == contents.find([place], listed.id[:9]).id
+
 
 class TestFits:
     """Where it is taken."""

@@ -541,7 +541,8 @@ class TestGeneral:
         run([*words, "-q"])
         said = capsys.readouterr()
         assert "envkit: method" in loud.err
-        assert not said.err and said.out == loud.out
+        plans = [out.partition("No answer:")[0] for out in (said.out, loud.out)]  # an index may be slow at any time
+        assert not said.err and plans[0] == plans[1]
         assert run(["-q", "show", "nothing", "--prefix", str(prefix.root)]) == 6
         assert "There is no environment 'nothing'." in capsys.readouterr().err
 

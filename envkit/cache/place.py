@@ -72,8 +72,8 @@ class SignedManifest:
         What its id is made of stays.
         """
         provenance = msgspec.structs.replace(self.manifest.provenance, verdict=msgspec.Raw(b"null"))
-        links = self.manifest.links if self.manifest.wheels else {}
-        return replace(self, manifest=msgspec.structs.replace(self.manifest, files=links, provenance=provenance))
+        few = msgspec.structs.replace(self.manifest, files=self.manifest.links, provenance=provenance)
+        return replace(self, manifest=few)
 
     @property
     def with_files(self) -> "SignedManifest":

@@ -289,6 +289,16 @@ def test_what_the_launcher_said_explains_how_it_ended() -> None:
     )
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_modules_tool_that_did_not_come_back_is_no_module_that_fails(is_told_first: bool) -> None:
+    """Ended with the launcher, it was killed as well, and the shell that waited for it may say so."""
+    told = ["\nenvkit: the modules tool has not come back from /slow\n"]
+    killed = "envkit: the module Toy/1.0 could not be loaded.\n\n  The modules tool lmod was killed by SIGTERM.\n"
+    told.insert(is_told_first, f"{killed}\nWhat to do: Run it again.\n")
+    result = by_id([], replace(ASKED, launcher_status=124, launcher_said="".join(told)))["rank-missing"]
+    assert result.case == "modules-tool" and result.message.endswith("had not come back from /slow")
+
+
 FOUR = recorded.case("pytorch-4ranks").facts
 
 

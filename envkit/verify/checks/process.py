@@ -41,7 +41,9 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     elif ranks.expected.unseen and any(facts.size != size for facts in ranks.facts):
         case = "left-over"
         values["names"] = " ".join(ranks.expected.unseen)
-    elif entering := re.search(catalogue()["rank-missing"]["no-module"]["pattern"], ranks.expected.launcher_said):
+    elif not count and (entering := said_in("modules-tool", ranks)):  # ended with the launcher, it also says "killed"
+        case, values["folder"] = "modules-tool", entering["folder"]
+    elif entering := said_in("no-module", ranks):
         case = "no-module"
         values |= {name: text or "" for name, text in entering.groupdict().items()}
         values["said"] = last_lines(ranks.expected.launcher_said[: entering.start()])
@@ -55,7 +57,7 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         line = telling(ranks.expected.launcher_said)
         values["said"] = f"it said: {line}" if line else "it said nothing"
         values["status"] = ranks.expected.launcher_status
-    elif re.search(catalogue()["rank-missing"]["unseen-folder"]["pattern"], ranks.expected.launcher_said):
+    elif said_in("unseen-folder", ranks):
         case = "unseen-folder"
     elif not all(facts.size == size for facts in ranks.facts) and "Error" in ranks.expected.launcher_said:
         case = "ended-early"
@@ -67,6 +69,11 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     ]
     typed = [*commands(named), *UNSET.findall(str(values.get("fix", "")))]
     return [replace(ranks.outcome("rank-missing", case, **values), commands=tuple(typed))]
+
+
+def said_in(case: str, ranks: Ranks) -> re.Match[str] | None:
+    """What the launcher's log says of a case of rank-missing."""
+    return re.search(catalogue()["rank-missing"][case]["pattern"], ranks.expected.launcher_said)
 
 
 def last_lines(text: str) -> str:
