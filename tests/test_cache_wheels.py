@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from envkit.binary import bytecode
-from envkit.cache import compile_python, fit, manifest, offers, pack, place, publishing, unpack, wheels
+from envkit.binary import bytecode, compile_python
+from envkit.cache import fit, manifest, offers, pack, place, publishing, unpack, wheels
 from envkit.cache.manifest import Manifest, WheelFiles
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -77,6 +79,7 @@ def wheel(folder: Path, name: str, files: Mapping[str, str | bytes], programs: t
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, text in {**content, f"{notes}/RECORD": "".join(f"{one},,\n" for one in content)}.items():
             info = zipfile.ZipInfo(file)
+            info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = (0o100755 if file in programs else 0o100644) << 16
             archive.writestr(info, text)
     return path
@@ -176,6 +179,12 @@ def put(entry: SignedManifest, prefix: Path, used: Mapping[str, Path]) -> Tree:
     return new
 
 
+def compile_as_the_build(tree: Tree) -> None:
+    """Compile the Python of the module in its place."""
+    words = ["-I", "-S", compile_python.__file__, str(tree.root), MODULE, str(tree.root)]
+    subprocess.run([sys.executable, *words], check=True)
+
+
 def contents(tree: Tree) -> dict[str, tuple[bytes, bool]]:
     """Return the files of the module but for what is compiled: content, without the prefix, and if executable."""
     prefix = os.fsencode(tree.root.parent)
@@ -197,11 +206,14 @@ def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> 
 def test_what_compiles_ends_with_the_push_that_started_it(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
-    (tmp_path / "x.py").touch()
+    source = f"{TOP}/lib/x.py"
+    (tmp_path / source).parent.mkdir(parents=True)
+    (tmp_path / source).touch()
     program = (
-        "import sys\nfrom pathlib import Path\nfrom envkit.cache import compile_python, wheels\n"
-        "from envkit.environments.prefix import Tree\n"
-        "compile_python.__file__ = sys.argv[2]\nlist(wheels.compiled(Tree(root=Path(sys.argv[1])), ['x.py']))\n"
+        "import sys\nfrom pathlib import Path\nfrom envkit.binary import compile_python\n"
+        "from envkit.cache import wheels\nfrom envkit.environments.prefix import Tree\n"
+        "compile_python.__file__ = sys.argv[2]\n"
+        f"list(wheels.compiled(Tree(root=Path(sys.argv[1])), {MODULE!r}, {[source]!r}))\n"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program, tmp_path, slow], env=env) as running:
@@ -218,7 +230,7 @@ def test_each_step_of_packing_is_told(installed: Installed, tmp_path: Path) -> N
     assert told == [
         "comparing it with its wheels",
         "compressing its files",
-        "compiling its Python",
+        "adding its compiled Python",
         "looking at what its libraries need",
     ]
 
@@ -239,6 +251,29 @@ class TestMoved:
             env=env, capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert said.stdout.strip() == str(new.root / TOP / SITE / "alpha/__init__.py")
+
+    @pytest.mark.parametrize("has_thread", [True, False])
+    def test_large_files_are_unpacked_beside_the_rest(
+        self, has_thread: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At once where no thread can be started, as at the limit of a user's processes."""
+
+        def refuse(_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        if not has_thread:
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(wheels, "LARGE", 0)
+        entry, began = pushed(installed.tree, installed.wheels, tmp_path / "cache"), list[str]()
+
+        class Told(wheels.Beside):
+            def begin(self, work: Callable[[], str]) -> Future[str]:
+                began.append("one")
+                return super().begin(work)
+
+        monkeypatch.setattr(wheels, "Beside", Told)
+        assert contents(put(entry, tmp_path / "another", installed.wheels)) == contents(installed.tree)
+        assert len(began) > 5
 
     def test_nothing_of_the_wheels_is_in_the_object(self, installed: Installed, tmp_path: Path) -> None:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
@@ -281,18 +316,49 @@ class TestMoved:
     def test_what_else_a_process_holds_does_not_count(self, installed: Installed) -> None:
         """Python marks a string that somebody else refers to, too, which is another byte."""
         names = {f"{TOP}/{SITE}/alpha/__init__.py"}
-        [(_, before)] = wheels.compiled(installed.tree, names)
+        [(_, before)] = wheels.compiled(installed.tree, MODULE, names)
         held = [*marshal.loads(before[bytecode.HEADER :]).co_names]
-        [(_, after)] = wheels.compiled(installed.tree, names)
+        [(_, after)] = wheels.compiled(installed.tree, MODULE, names)
         text = files.read(installed.tree.root / next(iter(names)))
         here = marshal.dumps(compile(text, next(iter(names)), "exec", dont_inherit=True, optimize=0))
         assert held and before == after
         assert len(before) == bytecode.HEADER + len(here)  # the same code, whatever is marked
 
+    def test_what_the_build_has_compiled_is_not_compiled_again(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With the same bytes as if it were; and as the build has listed it."""
+        anew = packed(installed.tree, installed.wheels, tmp_path / "anew")
+        compile_as_the_build(installed.tree)
+        lists.write(installed.tree, MODULE)
+        monkeypatch.setattr(compile_python, "__file__", "/nonexistent")
+        assert packed(installed.tree, installed.wheels, tmp_path / "built").files == anew.files
+
+    @pytest.mark.parametrize("change", ["of pip", "another", "of another time", "gone", "unlisted", "list damaged"])
+    def test_what_is_not_as_the_build_has_compiled_it_is_compiled_again(
+        self, change: str, installed: Installed, tmp_path: Path
+    ) -> None:
+        anew = packed(installed.tree, installed.wheels, tmp_path / "anew")
+        site = installed.tree.root / TOP / SITE
+        [one] = (site / "alpha/__pycache__").iterdir()
+        if change != "of pip":
+            compile_as_the_build(installed.tree)
+        if change == "of another time":
+            os.utime(site / "alpha/__init__.py", (1, 1))
+        if change != "unlisted":
+            lists.write(installed.tree, MODULE)
+        if change == "another":
+            one.write_bytes(one.read_bytes().replace(b"Nested", b"Vested"))
+        elif change == "gone":
+            one.unlink()
+        elif change == "list damaged":
+            lists.path_of(installed.tree, MODULE).write_text("{")
+        assert packed(installed.tree, installed.wheels, tmp_path / "built").files == anew.files
+
     def test_a_compiler_that_fails_is_said(self, installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compile_python, "__file__", "/nonexistent")
         with pytest.raises(HostProblem, match="could not be compiled") as told:
-            [*wheels.compiled(installed.tree, {f"{TOP}/{SITE}/alpha/__init__.py"})]
+            [*wheels.compiled(installed.tree, MODULE, {f"{TOP}/{SITE}/alpha/__init__.py"})]
         assert "can't open file '/nonexistent'" in told.value.why
 
     def test_what_was_changed_after_pip_is_as_it_was_changed(self, installed: Installed, tmp_path: Path) -> None:
@@ -503,8 +569,12 @@ class TestRefused:
         assert "no UTF-8" in told.value.why
 
     @pytest.mark.integration
+    @pytest.mark.parametrize("large", [0, 1_000_000])
     @pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
-    def test_any_damage_of_a_wheel_that_a_recipe_pins_so(self, kind: int, tmp_path: Path) -> None:
+    def test_any_damage_of_a_wheel_that_a_recipe_pins_so(
+        self, kind: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(wheels, "LARGE", large)
         path, dice = tmp_path / "odd.whl", random.Random(kind)
         with zipfile.ZipFile(path, "w", kind) as archive:
             archive.writestr("odd.txt", bytes(range(256)) * 20)
@@ -513,11 +583,19 @@ class TestRefused:
             data = bytearray(content)
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
             path.write_bytes(data)
-            with suppress(ValueError, OSError):
-                wheels.unpack(path, digest(path), WheelFiles(folder=f"{TOP}/x"), MODULE, tmp_path / str(number))
+            sha256, used = digest(path), WheelFiles(folder=f"{TOP}/x")
+            with (
+                suppress(ValueError, OSError),
+                wheels.unpacking({sha256: path}, {sha256: used}, MODULE, tmp_path / str(number)) as rest,
+            ):
+                rest()
 
+    @pytest.mark.parametrize("large", [0, 1_000_000])
     @pytest.mark.parametrize("how", ["cut", "another", "damaged", "gone"])
-    def test_a_wheel_that_is_not_what_it_was(self, how: str, installed: Installed, tmp_path: Path) -> None:
+    def test_a_wheel_that_is_not_what_it_was(
+        self, how: str, large: int, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(wheels, "LARGE", large)
         entry, used = pushed(installed.tree, installed.wheels, tmp_path / "cache"), dict(installed.wheels)
         path = next(iter(used.values()))
         content = path.read_bytes()

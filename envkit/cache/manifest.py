@@ -143,6 +143,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {name: file for name, file in self.files.items() if file.link}
 
     @property
+    def counts_links(self) -> bool:
+        """Whether its ``key`` is also made of its links; keys of a module without wheels and tools are older."""
+        return bool(self.wheels or self.needs.tools)
+
+    @property
     def tools(self) -> set[str]:
         """The paths of the machine's tools that it stands for, which its links may lead to."""
         return tools_in(self.needs.tools)
@@ -154,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not self.needs.tools:
             del needs["tools"]  # keys are older than that
         facts: tuple[object, ...] = self.part, needs, self.sha256
-        if self.wheels or self.needs.tools:
+        if self.counts_links:
             facts += self.wheels, self.links
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 

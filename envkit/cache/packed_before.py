@@ -5,6 +5,7 @@ what is in them. What is noted is for this user alone, and of bounded size.
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ MOST = 50  # modules
 
 def fingerprint(receipt: Receipt, part: LockedPart, used: Mapping[str, Path]) -> str:
     """Return a digest of what a module is packed from; ``used`` are its wheels, by their SHA-256. Raises OSError."""
-    tree = Tree(root=Path(receipt.tree))
-    states = [(name, (tree.root / name).lstat()) for name in sorted(pack.paths(tree, part.name))]
+    names = sorted(pack.paths(Tree(root=Path(receipt.tree)), part.name))
+    states = [(name, os.lstat(f"{receipt.tree}/{name}")) for name in names]
     listed = [(ascii(name), one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_mode) for name, one in states]
     same = msgspec.structs.replace(receipt, verified="", log="", created="")
     told = (__version__, wheels.PYTHON, rules(), msgspec.to_builtins(same), part, sorted(used), listed)

@@ -72,8 +72,8 @@ class SignedManifest:
         What its id is made of stays.
         """
         provenance = msgspec.structs.replace(self.manifest.provenance, verdict=msgspec.Raw(b"null"))
-        few = msgspec.structs.replace(self.manifest, files=self.manifest.links, provenance=provenance)
-        return replace(self, manifest=few)
+        links = self.manifest.links if self.manifest.counts_links else {}
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, files=links, provenance=provenance))
 
     @property
     def with_files(self) -> "SignedManifest":

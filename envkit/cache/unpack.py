@@ -51,10 +51,9 @@ def take(
         with packed.open("wb") as stream:
             fetch(entry, stream)
         try:
-            digests = dict[str, str]()
-            for sha256, files_of_wheel in manifest.wheels.items():
-                digests |= of_wheels.unpack(wheels[sha256], sha256, files_of_wheel, manifest.module, root)
-            digests |= unpack(entry, packed, root, tree)
+            with of_wheels.unpacking(wheels, manifest.wheels, manifest.module, root) as rest:
+                digests = unpack(entry, packed, root, tree)
+                digests |= rest()
             link(manifest, root, tree)
             if not is_compiled(manifest):
                 compile_all(root / "software" / manifest.module, tree, manifest, python)

@@ -1,13 +1,12 @@
 """What of a module is from wheels, which its recipe pins by SHA-256: its object does without that.
 
-Whoever takes the object has the same wheels. What pip has compiled of their Python is in the object, too: compiled anew
-from the sources, so that nothing is in it that is not from them. It holds neither the path of its source, which Python
-puts right as it loads it, nor the time of that, which is put in where it is taken.
+Whoever takes the object has the same wheels. What the build has compiled of their Python is in the object, too: with
+the path of its source in the tree, which Python puts right as it loads it, and without the time of that, which is put
+in where it is taken.
 """
 
 import hashlib
 import lzma
-import marshal
 import os
 import stat
 import struct
@@ -16,15 +15,16 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, Self, cast
 
 from isal import isal_zlib
 
-from envkit.binary import bytecode
-from envkit.cache import compile_python
+from envkit.binary import bytecode, compile_python
 from envkit.cache.manifest import WheelFiles
 from envkit.environments import manifest as lists
 from envkit.environments.prefix import Tree
@@ -33,11 +33,12 @@ from envkit.sources.source_cache import SourceCache
 from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
-LONGEST = 255  # bytes of a name
+NOTHING = hashlib.sha256().hexdigest()
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
 BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
+LARGE = 1 << 20  # bytes of a file of a wheel
 COMPILING_S = 3600.0
 ENCRYPTED = 1  # a flag of a member
 HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
@@ -118,43 +119,66 @@ def is_program(member: zipfile.ZipInfo) -> bool:
     return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
-def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield what this Python compiles of some sources, by name, without what cannot be compiled.
+def compiled(tree: Tree, module: str, sources: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield what this Python compiles of some sources of a module, by name, without what cannot be compiled.
 
-    Raises HostProblem where the program that does it fails, OSError.
+    It is what the build has compiled, if all of that is there as it was; else all is compiled anew. Raises HostProblem
+    where the program that does so fails, OSError.
     """
-    targets = {name: target for name in sorted(sources) if (target := compiled_name(name))}
-    small = {name: target for name, target in targets.items() if (tree.root / name).stat().st_size <= files.MOST}
-    if not small:
+    places = {name: compile_python.compiled_name(name) for name in compile_python.sources(str(tree.root), module)}
+    if not places.keys() & sources:
         return
     with temporary.folder("compile") as folder:
-        listed, content = folder / "listed", folder / "content"
-        listed.write_bytes(b"".join(os.fsencode(f"{name}\0{target}\0") for name, target in small.items()))
-        deadline = time.monotonic() + COMPILING_S
-        program = [sys.executable, "-I", "-S", str(Path(compile_python.__file__))]
-        status = process.supervise(
-            [*program, str(tree.root), str(listed), str(content)], env=os.environ, log=folder / "said",
-            until=lambda: time.monotonic() > deadline,
-        )  # fmt: skip
-        if status:
-            said = (folder / "said").read_text(errors="replace").strip().splitlines()
-            raise HostProblem(
-                what="The Python of wheels could not be compiled, which goes into a cache.",
-                why="\n".join(said[-1:]) or f"It took more than {COMPILING_S:.0f} s.",
-                fix=f"See that {folder.parent} has room ($TMPDIR names another place), then push again.",
-            )
-        with content.open("rb") as stream, suppress(EOFError):
-            while True:
-                yield marshal.load(stream)  # noqa: S302  (of our own program)
+        made = tree.root
+        if not is_as_built(tree, module, places):
+            made = folder / "tree"
+            compile_anew(tree, module, made, folder / "said")
+        for name in sorted(places.keys() & sources):
+            with suppress(FileNotFoundError):
+                content = files.read(made / places[name])
+                yield places[name], content[:TIME] + bytes(4) + content[TIME + 4 :]
 
 
-def compiled_name(source: str) -> str:
-    """Return where Python keeps what it compiles of a source; nothing of what it cannot import or name so."""
-    folder, _, file = source.rpartition("/")
-    stem, dot, kind = file.partition(".")
-    name = f"{stem}.{sys.implementation.cache_tag}.pyc"
-    is_source = stem and dot + kind == ".py" and len(os.fsencode(name)) <= LONGEST
-    return f"{folder}/{lists.CACHE}/{name}" if is_source else ""
+def is_as_built(tree: Tree, module: str, places: Mapping[str, str]) -> bool:
+    """Say whether all compiled Python of a module is there as its build has listed it, and names sources by the tree.
+
+    So envkit compiles it; pip, and Python as it loads a source, put the path of this prefix into it. ``places`` are
+    where it is, by source. Raises OSError.
+    """
+    try:
+        listed = lists.read(tree, module)
+    except ValueError:
+        return False
+    known = {name: file.sha256 for name, file in listed.files.items()} if listed else {}
+    for source, name in places.items():
+        try:
+            content = files.read(tree.root / name)
+        except FileNotFoundError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != known.get(name, NOTHING):
+            return False
+        named = os.fsencode(source)
+        is_of_tree = named in content and b"/" + named not in content
+        if content and not (is_of_tree and bytecode.is_taken(tree.root / name, content)):
+            return False
+    return any(name in known for name in places.values())
+
+
+def compile_anew(tree: Tree, module: str, folder: Path, log: Path) -> None:
+    """Compile the Python of a module, into a folder. Raises HostProblem, OSError."""
+    deadline = time.monotonic() + COMPILING_S
+    program = [sys.executable, "-I", "-S", str(Path(compile_python.__file__))]
+    status = process.supervise(
+        [*program, str(tree.root), module, str(folder)], env=os.environ, log=log,
+        until=lambda: time.monotonic() > deadline,
+    )  # fmt: skip
+    if status:
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise HostProblem(
+            what="The Python of wheels could not be compiled, which goes into a cache.",
+            why="\n".join(said[-1:]) or f"It took more than {COMPILING_S:.0f} s.",
+            fix=f"See that {log.parents[1]} has room ($TMPDIR names another place), then push again.",
+        )
 
 
 def timed(compiled: bytes, path: Path) -> bytes:
@@ -163,60 +187,126 @@ def timed(compiled: bytes, path: Path) -> bytes:
     return compiled[:TIME] + struct.pack("<I", changed) + compiled[TIME + 4 :]
 
 
-def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) -> dict[str, str]:
-    """Put what a module has of a wheel below a folder; return the SHA-256 of each file, by its name.
+@contextmanager
+def unpacking(
+    wheels: Mapping[str, Path], used: Mapping[str, WheelFiles], module: str, root: Path
+) -> Iterator[Callable[[], dict[str, str]]]:
+    """Put what a module has of some wheels below a folder, its large files beside what is done meanwhile.
 
+    All Python is there at once. What is given waits for the rest, and returns the SHA-256 of each file, by its name.
     Raises ValueError for what cannot be put there, OSError.
     """
-    without, digests = set(of.without), dict[str, str]()
+    digests, large = dict[str, str](), dict[str, Future[str]]()
+    with ExitStack() as opened, Beside() as beside:
+        for sha256, of in used.items():
+            with explained(wheels[sha256]):
+                for name, archive, member in members(wheels[sha256], sha256, of, module, opened):
+                    if is_deflated(member) and member.file_size > LARGE and not name.endswith(".py"):
+                        large[name] = beside.begin(partial(put, wheels[sha256], archive, member, f"{root}/{name}"))
+                    else:
+                        digests[name] = put(wheels[sha256], archive, member, f"{root}/{name}")
+        yield lambda: digests | {name: one.result() for name, one in large.items()}
+
+
+class Beside:
+    """A thread that does one thing after the other; where none can be started, each is done at once."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self.pool = ThreadPoolExecutor(1)
+        self.has_thread = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for what is being done, and drop the rest."""
+        self.pool.shutdown(cancel_futures=True)
+
+    def begin(self, work: Callable[[], str]) -> Future[str]:
+        """Have something done."""
+        if self.has_thread:
+            try:
+                return self.pool.submit(work)
+            except RuntimeError:  # the limit of this user's processes
+                self.has_thread = False
+                self.pool.shutdown(cancel_futures=True)
+        done = Future[str]()
+        done.set_result(work())
+        return done
+
+
+def members(
+    wheel: Path, sha256: str, of: WheelFiles, module: str, opened: ExitStack
+) -> Iterator[tuple[str, zipfile.ZipFile, zipfile.ZipInfo]]:
+    """Yield the files of a wheel that a module has, by their names there; the wheel stays open.
+
+    Raises ValueError for another wheel, and what cannot be there, what reading it does (BROKEN), OSError.
+    """
+    without = set(of.without)
+    stream, actual = opened.enter_context(SourceCache(wheel.parent).opened(wheel.name))
+    if actual != sha256:
+        raise ValueError(f"the SHA-256 of {wheel} is {actual}")
+    archive = opened.enter_context(zipfile.ZipFile(stream))
+    for member in archive.infolist():
+        name = f"{of.folder}/{member.filename}"
+        if member.is_dir() or member.filename in without:
+            continue
+        if not lists.is_own(module, name):
+            raise ValueError(f"{wheel.name} has {member.filename!r}")
+        yield name, archive, member
+
+
+@contextmanager
+def explained(wheel: Path) -> Iterator[None]:
+    """Say of a wheel what is wrong with it. Raises ValueError, OSError for what is not in it."""
     try:
-        with SourceCache(wheel.parent).opened(wheel.name) as (stream, actual):
-            if actual != sha256:
-                raise ValueError(f"the SHA-256 of {wheel} is {actual}")
-            with zipfile.ZipFile(stream) as archive:
-                for member in archive.infolist():
-                    name = f"{of.folder}/{member.filename}"
-                    if member.is_dir() or member.filename in without:
-                        continue
-                    if not lists.is_own(module, name):
-                        raise ValueError(f"{wheel.name} has {member.filename!r}")
-                    digest = hashlib.sha256()
-                    with new_file(f"{root}/{name}", is_program=is_program(member)) as target:
-                        for piece in content(archive, stream, member):
-                            digest.update(piece)
-                            target.write(piece)
-                    digests[name] = digest.hexdigest()
+        yield
     except BROKEN as error:
         raise ValueError(f"{wheel.name}: {error}") from error
     except OSError as error:
         if error.errno is None:  # of bzip2
             raise ValueError(f"{wheel.name}: {error}") from error
         raise
-    return digests
 
 
-def content(archive: zipfile.ZipFile, stream: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
+def put(wheel: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> str:
+    """Write a file of a wheel to a path, where nothing may be yet; return its SHA-256. Raises ValueError, OSError."""
+    digest = hashlib.sha256()
+    with explained(wheel), new_file(path, is_program=is_program(member)) as target:
+        for piece in content(archive, member):
+            digest.update(piece)
+            target.write(piece)
+    return digest.hexdigest()
+
+
+def is_deflated(member: zipfile.ZipInfo) -> bool:
+    """Say whether a member is as wheels have it."""
+    return member.compress_type == zipfile.ZIP_DEFLATED and not member.flag_bits & ENCRYPTED
+
+
+def content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
     """Yield the content of a member of an archive, which is open; twice as quickly as zipfile for what it has deflated.
 
-    Raises BadZipFile, and what unpacking does (BROKEN).
+    That reads without moving in the file, so that several can be read at a time. Raises BadZipFile, and what unpacking
+    does (BROKEN), OSError.
     """
-    if member.compress_type != zipfile.ZIP_DEFLATED or member.flag_bits & ENCRYPTED:
+    if not is_deflated(member):
         with archive.open(member) as source:
             while piece := source.read(files.PIECE):
                 yield piece
         return
-    stream.seek(member.header_offset)
-    header = stream.read(HEADER.size)
+    assert archive.fp is not None  # noqa: S101  (it is open)
+    descriptor, at = archive.fp.fileno(), member.header_offset
+    header = os.pread(descriptor, HEADER.size, at)
     magic, *_, name, extra = HEADER.unpack(header) if len(header) == HEADER.size else (b"",)
     if magic != b"PK\3\4":
         raise zipfile.BadZipFile(f"{member.filename!r} does not begin where it should")
-    stream.seek(name + extra, os.SEEK_CUR)
+    at += HEADER.size + name + extra
     inflating, left, size, checksum = isal_zlib.decompressobj(-zlib.MAX_WBITS), member.compress_size, 0, 0
     while not inflating.eof:
         packed = inflating.unconsumed_tail
         if not packed:
-            packed = stream.read(min(left, files.PIECE))
-            left -= len(packed)
+            packed = os.pread(descriptor, min(left, files.PIECE), at)
+            left, at = left - len(packed), at + len(packed)
         piece = inflating.decompress(packed, files.PIECE)
         if not packed and not piece:
             raise EOFError(f"{member.filename!r} is cut off")

@@ -34,6 +34,7 @@ VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
 USER_IN_URL = re.compile(r"://[^\s/]*@")
 OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
 AS_PIP_COMES = {"PIP_CONFIG_FILE": os.devnull}  # that of a shared Python refuses, and a person's own may steer a build
+UNCOMPILED = {"PIP_NO_COMPILE": "0"}  # a name with NO takes the opposite; hooks.py has all of it compiled
 # root's tar gives files to the uid that the archive names, and that user could change them while root builds them
 AS_ONE_UNPACKS = {"TAR_OPTIONS": "--no-same-owner --no-same-permissions"}
 
@@ -242,7 +243,7 @@ def eb_environment(host: Host) -> dict[str, str]:
         env["ENVKIT_MPIRUN"] = str(host.mpi.path)  # for MPICH-system.eb, wrapped/OpenMPI-system.eb
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
-    return env | AS_PIP_COMES | AS_ONE_UNPACKS | as_root()
+    return env | AS_PIP_COMES | UNCOMPILED | AS_ONE_UNPACKS | as_root()
 
 
 def as_read_by_all() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import atexit
 import json
 import os
 import re
+import shlex
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,7 +27,9 @@ from easybuild.framework.easyconfig.easyconfig import get_easyblock_class, resol
 from easybuild.framework.easyconfig.templates import PYPI_SOURCE, template_constant_dict
 from easybuild.tools.config import install_path
 from easybuild.tools.hooks import HOOK_NAMES, load_source
+from easybuild.tools.run import run_shell_cmd
 
+PACKAGE = Path(__file__).resolve().parents[1]
 PARSED: dict[str, Any] = {}
 
 
@@ -62,6 +65,25 @@ def on_pre_easyblock(app: Any) -> None:
 
 def on_post_easyblock(app: Any) -> None:
     tell("ended", module=app.full_mod_name)
+
+
+def on_pre_sanitycheck(app: Any) -> None:
+    on_step("sanitycheck")(app)
+    compile_python(app)
+
+
+def compile_python(app: Any) -> None:
+    """Compile the Python that a module has, which pip was told not to do.
+
+    pip would put the path of this prefix into what it compiles, and a cache of builds cannot have that.
+    """
+    folder, below = Path(app.installdir), "/software/" + app.full_mod_name
+    own = getattr(app, "python_cmd", None) or next(folder.glob("bin/python"), None)
+    if own is None or not str(folder).endswith(below) or not any(folder.glob("lib/python*/site-packages")):
+        return
+    root = str(folder)[: -len(below)]
+    words = ["-I", "-S", str(PACKAGE / "binary/compile_python.py"), root, app.full_mod_name, root]
+    run_shell_cmd(shlex.join([str(own), *words]), hidden=True)
 
 
 def on_module_write(app: Any, path: str, text: str) -> str:
