@@ -3,6 +3,7 @@
 Nothing of it is executed, nor made into objects: a file that was cut off or overwritten may say anything.
 """
 
+import os
 import struct
 from pathlib import Path
 
@@ -20,15 +21,16 @@ def is_taken(pyc: Path, header: bytes) -> bool:
     if flags:
         return True
     try:
-        state = source_of(pyc).stat()
+        state = os.stat(source_of(str(pyc)))  # noqa: PTH116
     except OSError:
         return False
     return (int(state.st_mtime) & 0xFFFFFFFF, state.st_size & 0xFFFFFFFF) == (changed, size)
 
 
-def source_of(pyc: Path) -> Path:
-    """Return the source that a file of ``__pycache__`` was compiled from."""
-    return pyc.parent.parent / f"{pyc.name.partition('.')[0]}.py"
+def source_of(pyc: str) -> str:
+    """Return the path of the source that a file of ``__pycache__`` was compiled from."""
+    folder, name = pyc.rsplit("/", 1)
+    return f"{folder.rpartition('/')[0]}/{name.partition('.')[0]}.py"
 
 
 def is_whole(data: bytes) -> bool:

@@ -78,6 +78,7 @@ def pack(
         )
         member = tarfile.TarInfo(name)
         member.size, member.mode = len(content), 0o755 if is_program else 0o644
+        tar.format = tarfile.USTAR_FORMAT if fits_ustar(name) else tarfile.PAX_FORMAT
         tar.addfile(member, io.BytesIO(content))
 
     tell("compressing its files")
@@ -121,6 +122,13 @@ def list_of(content: bytes, name: str, packed: Mapping[str, PackedFile]) -> byte
         return prefixes.relisted(content, str(Path(name).parents[1]), packed)
     except ValueError as error:
         raise prefixes.refused(name, "It is no UTF-8.", "Install that package anew, and push again.") from error
+
+
+def fits_ustar(name: str) -> bool:
+    """Say whether a tar file can hold a name without a header for it alone, which takes as long to read as a file."""
+    prefix = name[: tarfile.LENGTH_PREFIX + 1].rpartition("/")[0]
+    is_split = bool(prefix) and len(name) - len(prefix) - 1 <= tarfile.LENGTH_NAME
+    return name.isascii() and (len(name) <= tarfile.LENGTH_NAME or is_split)
 
 
 def is_text(name: str) -> bool:

@@ -153,10 +153,9 @@ def unpack(entry: SignedManifest, packed: Path, root: Path, tree: Tree) -> dict[
             if name.endswith(prefixes.LIST):
                 fitted = prefixes.relisted(fitted, str(Path(path).parents[1]), changed)
             elif name.endswith(".pyc"):
-                fitted = of_wheels.timed(fitted, Path(path))
+                fitted = of_wheels.timed(fitted, path)
             digests[name] = file.sha256 if fitted is content else hashlib.sha256(fitted).hexdigest()
-            with of_wheels.new_file(path, is_program=file.is_program) as target:
-                target.write(fitted)
+            of_wheels.write_new(path, [fitted], is_program=file.is_program)
     return digests
 
 

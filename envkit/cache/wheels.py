@@ -15,12 +15,12 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
 from isal import isal_zlib
 
@@ -38,7 +38,7 @@ TIME = 8  # where the time of the source is in the header of what is compiled fr
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
 BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
-LARGE = 1 << 20  # bytes of a file of a wheel
+LARGE, SMALL = 1 << 20, 1 << 16  # bytes of a file of a wheel, and of what is deflated
 COMPILING_S = 3600.0
 ENCRYPTED = 1  # a flag of a member
 HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
@@ -99,18 +99,21 @@ def is_as_packed(path: Path, member: zipfile.ZipInfo) -> bool:
     return checksum == member.CRC
 
 
-def new_file(path: str, *, is_program: bool) -> BinaryIO:
-    """Open a file to write, which must not be there yet; the folders above it are made. Raises OSError."""
-    mode = 0o777 if is_program else 0o666
-
-    def opener(name: str, flags: int) -> int:
-        try:
-            return os.open(name, flags, mode)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(name), exist_ok=True)  # noqa: PTH103, PTH120
-            return os.open(name, flags, mode)
-
-    return open(path, "xb", opener=opener)
+def write_new(path: str, pieces: Iterable[bytes], *, is_program: bool) -> None:
+    """Write a file, which must not be there yet; the folders above it are made. Raises OSError."""
+    flags, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777 if is_program else 0o666
+    try:
+        descriptor = os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        descriptor = os.open(path, flags, mode)
+    try:
+        for piece in pieces:
+            written = os.write(descriptor, piece)
+            while written < len(piece):
+                written += os.write(descriptor, memoryview(piece)[written:])
+    finally:
+        os.close(descriptor)
 
 
 def is_program(member: zipfile.ZipInfo) -> bool:
@@ -181,9 +184,9 @@ def compile_anew(tree: Tree, module: str, folder: Path, log: Path) -> None:
         )
 
 
-def timed(compiled: bytes, path: Path) -> bytes:
+def timed(compiled: bytes, path: str) -> bytes:
     """Return what is compiled, and will lie at a path, with the time of its source as it is now. Raises OSError."""
-    changed = int(bytecode.source_of(path).stat().st_mtime) & 0xFFFFFFFF
+    changed = int(os.stat(bytecode.source_of(path)).st_mtime) & 0xFFFFFFFF  # noqa: PTH116
     return compiled[:TIME] + struct.pack("<I", changed) + compiled[TIME + 4 :]
 
 
@@ -271,10 +274,14 @@ def explained(wheel: Path) -> Iterator[None]:
 def put(wheel: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> str:
     """Write a file of a wheel to a path, where nothing may be yet; return its SHA-256. Raises ValueError, OSError."""
     digest = hashlib.sha256()
-    with explained(wheel), new_file(path, is_program=is_program(member)) as target:
+
+    def hashed() -> Iterator[bytes]:
         for piece in content(archive, member):
             digest.update(piece)
-            target.write(piece)
+            yield piece
+
+    with explained(wheel):
+        write_new(path, hashed(), is_program=is_program(member))
     return digest.hexdigest()
 
 
@@ -301,7 +308,22 @@ def content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes
     if magic != b"PK\3\4":
         raise zipfile.BadZipFile(f"{member.filename!r} does not begin where it should")
     at += HEADER.size + name + extra
-    inflating, left, size, checksum = isal_zlib.decompressobj(-zlib.MAX_WBITS), member.compress_size, 0, 0
+    size, checksum = 0, 0
+    for piece in inflated(descriptor, at, member.compress_size):
+        size, checksum = size + len(piece), isal_zlib.crc32(piece, checksum)
+        if size > member.file_size:
+            raise zipfile.BadZipFile(f"{member.filename!r} is larger than it should be")
+        yield piece
+    if size != member.file_size or checksum != member.CRC:
+        raise zipfile.BadZipFile(f"{member.filename!r} is not what its checksum says")
+
+
+def inflated(descriptor: int, at: int, left: int) -> Iterator[bytes]:
+    """Yield what is deflated in so many bytes of a file, a small one at once. Raises EOFError, CORRUPT, OSError."""
+    if left <= SMALL:
+        yield isal_zlib.decompress(os.pread(descriptor, left, at), -zlib.MAX_WBITS)
+        return
+    inflating = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     while not inflating.eof:
         packed = inflating.unconsumed_tail
         if not packed:
@@ -309,10 +331,5 @@ def content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes
             left, at = left - len(packed), at + len(packed)
         piece = inflating.decompress(packed, files.PIECE)
         if not packed and not piece:
-            raise EOFError(f"{member.filename!r} is cut off")
-        size, checksum = size + len(piece), isal_zlib.crc32(piece, checksum)
-        if size > member.file_size:
-            raise zipfile.BadZipFile(f"{member.filename!r} is larger than it should be")
+            raise EOFError("it is cut off")
         yield piece
-    if size != member.file_size or checksum != member.CRC:
-        raise zipfile.BadZipFile(f"{member.filename!r} is not what its checksum says")

@@ -49,7 +49,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack, from_recipe
 from envkit.planning.stack import select as select_stack
 from envkit.report.progress import say
-from envkit.sources import fetch, signature
+from envkit.sources import fetch, pipconfig, signature
 from envkit.sources.bundle import AGAIN
 from envkit.system import process, umask
 
@@ -119,6 +119,8 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
 
 def ready(request: Request, console: Console) -> Installation:
     """Prepare an installation that nothing stands in the way of. Raises HostProblem, PlanFailed, SourcesMissing."""
+    if not request.offline:
+        pipconfig.begin()
     try:
         work = supplied(request)
         say_differences(work, console)

@@ -8,8 +8,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from functools import cache
 from importlib.util import find_spec
+from threading import Thread
 
 import msgspec
 
@@ -86,15 +88,51 @@ def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             if name.startswith("PIP_"):
                 yield ":env:", name.removeprefix("PIP_").lower().replace("_", "-"), value
         return
-    audible = tuple((name, value) for name, value in env.items() if name not in SILENCING)
-    for line in listed(tuple(pip), audible).splitlines():
+    for line in answered(tuple(pip), audible(env)).splitlines():
         if match := SETTING.match(line):
             yield match["section"], match["name"], str(ast.literal_eval(match["value"]))
 
 
-@cache
-def listed(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+def begin() -> None:
+    """Ask pip, which takes half a second, beside what is done before its answer is needed."""
+    if pip := pip_command():
+        asked(tuple(pip), audible(os.environ))
+
+
+def audible(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the settings with which pip prints what it is asked for."""
+    return tuple((name, value) for name, value in env.items() if name not in SILENCING)
+
+
+def answered(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
     """Return what pip lists of its configuration, which it is asked once. Raises HostProblem as ``configured``."""
+    try:
+        return asked(pip, env).result()
+    except HostProblem:
+        asked.cache_clear()
+        raise
+
+
+@cache
+def asked(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Future[str]:
+    """Ask pip for its configuration; return the answer to come."""
+    answer = Future[str]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(listed(pip, env))
+        except BaseException as error:  # handed to whoever waits
+            answer.set_exception(error)
+
+    try:
+        Thread(target=ask, daemon=True).start()
+    except RuntimeError:  # the limit of this user's processes
+        ask()
+    return answer
+
+
+def listed(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
+    """Return what pip lists of its configuration, as it is now. Raises HostProblem as ``configured``."""
     done = capture([*pip, "config", "list"], env=dict(env), timeout_s=PIP_S)
     if done.status == 124:  # it was stopped
         raise HostProblem(
