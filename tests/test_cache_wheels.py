@@ -1,5 +1,6 @@
 """A module that is made of wheels, in a cache: what of it is in its object, and what comes from the wheels again."""
 
+import base64
 import hashlib
 import io
 import json
@@ -213,7 +214,7 @@ def test_what_compiles_ends_with_the_push_that_started_it(tmp_path: Path) -> Non
         "import sys\nfrom pathlib import Path\nfrom envkit.binary import compile_python\n"
         "from envkit.cache import wheels\nfrom envkit.environments.prefix import Tree\n"
         "compile_python.__file__ = sys.argv[2]\n"
-        f"list(wheels.compiled(Tree(root=Path(sys.argv[1])), {MODULE!r}, {[source]!r}))\n"
+        f"list(wheels.compiled(Tree(root=Path(sys.argv[1])), {MODULE!r}, {[source]!r}, {{}}))\n"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program, tmp_path, slow], env=env) as running:
@@ -316,9 +317,9 @@ class TestMoved:
     def test_what_else_a_process_holds_does_not_count(self, installed: Installed) -> None:
         """Python marks a string that somebody else refers to, too, which is another byte."""
         names = {f"{TOP}/{SITE}/alpha/__init__.py"}
-        [(_, before)] = wheels.compiled(installed.tree, MODULE, names)
+        [(_, before)] = wheels.compiled(installed.tree, MODULE, names, {})
         held = [*marshal.loads(before[bytecode.HEADER :]).co_names]
-        [(_, after)] = wheels.compiled(installed.tree, MODULE, names)
+        [(_, after)] = wheels.compiled(installed.tree, MODULE, names, {})
         text = files.read(installed.tree.root / next(iter(names)))
         here = marshal.dumps(compile(text, next(iter(names)), "exec", dont_inherit=True, optimize=0))
         assert held and before == after
@@ -358,8 +359,42 @@ class TestMoved:
     def test_a_compiler_that_fails_is_said(self, installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compile_python, "__file__", "/nonexistent")
         with pytest.raises(HostProblem, match="could not be compiled") as told:
-            [*wheels.compiled(installed.tree, MODULE, {f"{TOP}/{SITE}/alpha/__init__.py"})]
+            [*wheels.compiled(installed.tree, MODULE, {f"{TOP}/{SITE}/alpha/__init__.py"}, {})]
         assert "can't open file '/nonexistent'" in told.value.why
+
+    @pytest.mark.parametrize(
+        ("change", "is_claimed"),
+        [("", True), ("content", True), ("content and time", False), ("list of the wheel", False), ("no list", False)],
+    )
+    def test_what_is_listed_of_a_file_is_compared_with_the_list_of_its_wheel(
+        self, change: str, is_claimed: bool, tmp_path: Path
+    ) -> None:
+        """Without reading it; whoever takes the module has it from the wheel. What may be other is read."""
+        tree, name = tree_in(tmp_path / PREFIX), f"{TOP}/{SITE}/bad.bin"
+        path, content = tree.root / name, b"right"
+        path.write_bytes(content)
+        lists.write(tree, MODULE)
+        listed = lists.read(tree, MODULE)
+        assert listed is not None
+        known = {} if change == "no list" else listed.files
+        told = hashlib.sha256(b"other" if change == "list of the wheel" else content).digest()
+        line = f"bad.bin,sha256={base64.urlsafe_b64encode(told).decode().rstrip('=')},5\n"
+        used = tmp_path / "bad-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(used, "w") as archive:
+            archive.writestr("bad.bin", content)
+            archive.writestr("bad-1.0.dist-info/RECORD", line)
+        state = path.stat()
+        path.write_bytes(b"right" if not change else b"wrong")
+        if change != "content and time":
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        _, claimed = wheels.described(by_digest(used), tree, {name}, known)
+        assert (name in claimed) == is_claimed
+
+    @pytest.mark.parametrize("text", ["", "x,sha256=*,1", "\xff", '"', "bad.bin,sha256=AAAA,5", "a\0b,sha256=AAAA,1"])
+    def test_a_list_of_a_wheel_that_is_none(self, text: str, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "bad.whl", "w") as archive:
+            archive.writestr("bad-1.0.dist-info/RECORD", text.encode("latin-1"))
+            assert all(len(told) in (0, 6) for told in wheels.recorded(archive).values())
 
     def test_what_was_changed_after_pip_is_as_it_was_changed(self, installed: Installed, tmp_path: Path) -> None:
         site = installed.tree.root / TOP / SITE
@@ -815,6 +850,19 @@ class TestPushed:
         assert run(["cache", "show", by_module[MODULE][:9], str(tmp_path / "cache")]) == 0
         assert "Wheels:   2, whose files are not in it" in capsys.readouterr().out
 
+    def test_a_file_that_was_changed_and_has_its_time_still(
+        self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What would be packed of it is read, and nothing is sent before all is packed."""
+        path = Path(there.tree) / TOP / "bin/alpha"
+        state = path.stat()
+        path.write_bytes(path.read_bytes()[::-1])
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        (tmp_path / "cache").mkdir()
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 6
+        assert f"it is not what was installed.\n\n  {path}\n" in capsys.readouterr().err
+        assert not below(tmp_path / "cache")
+
     @pytest.mark.integration
     def test_what_is_there_already_is_not_packed_again(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -843,7 +891,7 @@ class TestPushed:
         assert push(*signed) == both and push(*signed) == push("--unsigned") == []
         assert push("--sign", str(other)) == both and push("--sign", str(other)) == [] and push(*signed) == both
         (cache / "index.json").unlink()
-        assert push(*signed) == [HOROVOD] and push(*signed) == []  # with which all are listed again
+        assert push(*signed) == both and push(*signed) == []  # with which all are listed again
         smallest = min((cache / "objects").iterdir(), key=lambda path: path.stat().st_size)
         smallest.unlink()
         assert len(push(*signed)) == 1 and smallest.exists() and push(*signed) == []

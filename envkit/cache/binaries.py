@@ -68,7 +68,7 @@ def cpu(elf_files: Sequence[Elf], machine: str) -> tuple[str, ...]:
                 why="There is no program objdump on PATH." if done.status == 127 else done.stderr.strip(),
                 fix="Install binutils, which has it, and push again.",
             )
-        code = {line.strip() + " " for line in done.stdout.splitlines() if line.startswith("\t")}
+        code = {line.strip() + " " for line in set(done.stdout.splitlines()) if line.startswith("\t")}
         needed |= {name for name, pattern in patterns.items() if any(map(pattern.search, code))}
     return tuple(sorted(needed))
 

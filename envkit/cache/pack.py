@@ -17,6 +17,8 @@ from typing import BinaryIO
 from envkit.cache import binaries, prefixes
 from envkit.cache import wheels as of_wheels
 from envkit.cache.manifest import PREFIX, PackedFile, WheelFiles, rules
+from envkit.environments import manifest as lists
+from envkit.environments.manifest import StoredFile
 from envkit.environments.prefix import Tree, listed
 from envkit.system import files
 from envkit.system.decompression import zstd
@@ -26,7 +28,10 @@ LEVEL = 3  # zstd's own: of compiled Python level 9 takes four times as long, an
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """The packed files, and what their libraries need; ``size`` and ``sha256`` are those of the tar file under zstd."""
+    """The packed files, and what their libraries need; ``size`` and ``sha256`` are those of the tar file under zstd.
+
+    Those that are not as the build has listed them, whatever their time says, have ``changed``.
+    """
 
     files: dict[str, PackedFile]
     wheels: dict[str, WheelFiles]
@@ -37,6 +42,7 @@ class Packed:
     mpi_library: str
     cpu: tuple[str, ...]
     syntax: str
+    changed: tuple[str, ...]
 
 
 def paths(tree: Tree, module: str) -> Iterator[str]:
@@ -64,9 +70,10 @@ def pack(
     """
     tell("comparing it with its wheels")
     spelled = prefixes.spellings(tree.root.parent)
-    entries = dict[str, PackedFile]()
+    entries, changed = dict[str, PackedFile](), list[str]()
     every = {*paths(tree, module)}
-    described, from_wheels = of_wheels.described(wheels, tree, every)
+    known = listed_files(tree, module)
+    described, from_wheels = of_wheels.described(wheels, tree, every, known)
     left_out = re.compile("|".join(rules()["left_out"]))
     names = {name for name in every - from_wheels if not left_out.search(name)}
     if odd := next((name for name in sorted(every) if not is_text(name)), None):
@@ -89,6 +96,8 @@ def pack(
                 entries[name] = PackedFile(link=link_of(path, name, module, spelled, tools))
                 continue
             content = read(path, name)
+            if name in known and not of_wheels.is_content(content, known[name]):
+                changed.append(name)
             if name.endswith(prefixes.LIST):  # the last: it has the digests of the others as they are packed
                 content = list_of(content, name, entries)
             content, places = prefixes.marked(content, path, name, spelled)
@@ -96,7 +105,7 @@ def pack(
         tell("adding its compiled Python")
         own = {name for name, entry in entries.items() if not (entry.link or entry.places)}  # else it has the prefix
         sources = {name for name in from_wheels | own if name.startswith(f"software/{module}/lib/")}
-        for name, content in of_wheels.compiled(tree, module, sources) if python == of_wheels.PYTHON else ():
+        for name, content in of_wheels.compiled(tree, module, sources, known) if python == of_wheels.PYTHON else ():
             if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
                 add(name, content, 0, is_program=False)
     place.flush()
@@ -112,8 +121,18 @@ def pack(
         versions=binaries.versions(libraries),
         mpi_library=binaries.mpi_library(libraries),
         cpu=binaries.cpu(libraries, machine),
+        changed=tuple(changed),
         syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )
+
+
+def listed_files(tree: Tree, module: str) -> Mapping[str, StoredFile]:
+    """Return what the build of a module has listed of its files, by name; nothing without a list that can be read."""
+    try:
+        listed = lists.read(tree, module)
+    except ValueError:
+        return {}
+    return listed.files if listed else {}
 
 
 def list_of(content: bytes, name: str, packed: Mapping[str, PackedFile]) -> bytes:

@@ -5,9 +5,12 @@ the path of its source in the tree, which Python puts right as it loads it, and 
 in where it is taken.
 """
 
+import base64
+import csv
 import hashlib
 import lzma
 import os
+import re
 import stat
 import struct
 import sys
@@ -27,13 +30,14 @@ from isal import isal_zlib
 from envkit.binary import bytecode, compile_python
 from envkit.cache.manifest import WheelFiles
 from envkit.environments import manifest as lists
+from envkit.environments.manifest import StoredFile
 from envkit.environments.prefix import Tree
 from envkit.errors import HostProblem
 from envkit.sources.source_cache import SourceCache
 from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
-NOTHING = hashlib.sha256().hexdigest()
+RECORD, KIND = re.compile(r"[^/]+\.dist-info/RECORD"), "sha256="
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
@@ -57,16 +61,18 @@ def is_all(sources: Sequence[Named]) -> bool:
     return bool(sources) and all(source.filename.endswith(".whl") for source in sources)
 
 
-def described(wheels: Mapping[str, Path], tree: Tree, names: Collection[str]) -> tuple[dict[str, WheelFiles], set[str]]:
+def described(
+    wheels: Mapping[str, Path], tree: Tree, names: Collection[str], known: Mapping[str, StoredFile]
+) -> tuple[dict[str, WheelFiles], set[str]]:
     """Return what is from each wheel of what is in a tree, by the SHA-256 of the wheel, and the names of all that.
 
-    Raises OSError, BadZipFile.
+    What is ``known`` of a file is not read again. Raises OSError, BadZipFile.
     """
     folders = sorted({name[: name.index(SITE) + len(SITE) - 1] for name in names if SITE in name})
     found, claimed = dict[str, WheelFiles](), set[str]()
     for sha256, path in wheels.items():
         with zipfile.ZipFile(path) as wheel:
-            members = [member for member in wheel.infolist() if not member.is_dir()]
+            members, told = [member for member in wheel.infolist() if not member.is_dir()], recorded(wheel)
         counted = Counter(member.filename for member in members)
         inside = set(counted)
         for folder in (one for one in folders if any(f"{one}/{name}" in names for name in inside)):
@@ -76,7 +82,7 @@ def described(wheels: Mapping[str, Path], tree: Tree, names: Collection[str]) ->
                 if (name := f"{folder}/{member.filename}") in names
                 and name not in claimed
                 and counted[member.filename] == 1
-                and is_as_packed(tree.root / name, member)
+                and is_as_packed(f"{tree.root}/{name}", member, told.get(member.filename), known.get(name))
             }
             if own:
                 found[sha256] = WheelFiles(folder=folder, without=tuple(sorted(inside - own)))
@@ -85,18 +91,35 @@ def described(wheels: Mapping[str, Path], tree: Tree, names: Collection[str]) ->
     return found, claimed
 
 
-def is_as_packed(path: Path, member: zipfile.ZipInfo) -> bool:
-    """Say whether a file is what a wheel has. Raises OSError."""
-    state = path.lstat()
+def recorded(wheel: zipfile.ZipFile) -> dict[str, str]:
+    """Return the SHA-256 of the files of a wheel as its own list has them; nothing of a list that is none."""
+    found = [name for name in wheel.namelist() if RECORD.fullmatch(name)]
+    with suppress(*BROKEN, ValueError, csv.Error):
+        lines = csv.reader(wheel.read(found[0]).decode().splitlines()) if len(found) == 1 else ()
+        sums = {line[0]: line[1].removeprefix(KIND) for line in lines if len(line) > 1 and line[1].startswith(KIND)}
+        return {name: base64.urlsafe_b64decode(f"{told}=").hex() for name, told in sums.items()}
+    return {}
+
+
+def is_as_packed(path: str, member: zipfile.ZipInfo, told: str | None, known: StoredFile | None) -> bool:
+    """Say whether a file is what a wheel has, by its SHA-256 if that is ``told`` and ``known``. Raises OSError."""
+    state = os.lstat(path)
     if not stat.S_ISREG(state.st_mode) or state.st_size != member.file_size:
         return False
     if bool(state.st_mode & stat.S_IXUSR) != is_program(member):
         return False
+    if told and known and is_as_known(state, known) and known.sha256 == told:
+        return True
     checksum = 0
-    with path.open("rb") as stream:
+    with open(path, "rb") as stream:  # noqa: PTH123
         while chunk := stream.read(files.PIECE):
             checksum = zlib.crc32(chunk, checksum)
     return checksum == member.CRC
+
+
+def is_as_known(state: os.stat_result, known: StoredFile) -> bool:
+    """Say whether a file has not changed since it was listed, by its time and size."""
+    return (state.st_mtime_ns, state.st_size) == (known.changed, known.size)
 
 
 def write_new(path: str, pieces: Iterable[bytes], *, is_program: bool) -> None:
@@ -122,18 +145,20 @@ def is_program(member: zipfile.ZipInfo) -> bool:
     return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
-def compiled(tree: Tree, module: str, sources: Collection[str]) -> Iterator[tuple[str, bytes]]:
+def compiled(
+    tree: Tree, module: str, sources: Collection[str], known: Mapping[str, StoredFile]
+) -> Iterator[tuple[str, bytes]]:
     """Yield what this Python compiles of some sources of a module, by name, without what cannot be compiled.
 
-    It is what the build has compiled, if all of that is there as it was; else all is compiled anew. Raises HostProblem
-    where the program that does so fails, OSError.
+    It is what the build has compiled, if all of that is there as is ``known``; else all is compiled anew. Raises
+    HostProblem where the program that does so fails, OSError.
     """
     places = {name: compile_python.compiled_name(name) for name in compile_python.sources(str(tree.root), module)}
     if not places.keys() & sources:
         return
     with temporary.folder("compile") as folder:
         made = tree.root
-        if not is_as_built(tree, module, places):
+        if not is_as_built(tree, places, known):
             made = folder / "tree"
             compile_anew(tree, module, made, folder / "said")
         for name in sorted(places.keys() & sources):
@@ -142,29 +167,32 @@ def compiled(tree: Tree, module: str, sources: Collection[str]) -> Iterator[tupl
                 yield places[name], content[:TIME] + bytes(4) + content[TIME + 4 :]
 
 
-def is_as_built(tree: Tree, module: str, places: Mapping[str, str]) -> bool:
+def is_as_built(tree: Tree, places: Mapping[str, str], known: Mapping[str, StoredFile]) -> bool:
     """Say whether all compiled Python of a module is there as its build has listed it, and names sources by the tree.
 
     So envkit compiles it; pip, and Python as it loads a source, put the path of this prefix into it. ``places`` are
     where it is, by source. Raises OSError.
     """
-    try:
-        listed = lists.read(tree, module)
-    except ValueError:
-        return False
-    known = {name: file.sha256 for name, file in listed.files.items()} if listed else {}
     for source, name in places.items():
+        path, file = tree.root / name, known.get(name)
         try:
-            content = files.read(tree.root / name)
+            state = path.lstat()
         except FileNotFoundError:
-            content = b""
-        if hashlib.sha256(content).hexdigest() != known.get(name, NOTHING):
+            if file:
+                return False
+            continue
+        if file is None or not is_as_known(state, file):
             return False
-        named = os.fsencode(source)
+        content, named = files.read(path), os.fsencode(source)
         is_of_tree = named in content and b"/" + named not in content
-        if content and not (is_of_tree and bytecode.is_taken(tree.root / name, content)):
+        if not (is_of_tree and is_content(content, file) and bytecode.is_taken(path, content)):
             return False
     return any(name in known for name in places.values())
+
+
+def is_content(content: bytes, known: StoredFile) -> bool:
+    """Say whether it is what was listed of a file."""
+    return hashlib.sha256(content).hexdigest() == known.sha256
 
 
 def compile_anew(tree: Tree, module: str, folder: Path, log: Path) -> None:

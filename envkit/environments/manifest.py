@@ -35,6 +35,7 @@ AT_ONCE, BATCH = 4, 16  # threads, and how many files one takes at a time
 READ = 1 << 20
 NOTES = "easybuild"  # where eb keeps the recipe and the log in a module: written after all else, and never loaded
 CACHE = "__pycache__"
+ODD = re.compile(r"\0|/\.{0,2}(/|\Z)")  # no name of a file, or a folder that may be another
 LIBRARY = re.compile(r"\.so(\.\d+)*$")
 EXECUTABLE = 0o111
 READABLE = 0o444
@@ -290,7 +291,7 @@ def is_behind(tree: Tree, module: str) -> bool:
 
 def is_own(module: str, name: str) -> bool:
     """Say whether a path can be that of a file of a module: below its folder, or its module file in a category."""
-    if len(name) > LONGEST or "\0" in name or any(odd in f"{name}/" for odd in ("//", "/./", "/../")):
+    if len(name) > LONGEST or ODD.search(name):
         return False
     if name.startswith(f"software/{module}/"):
         return True

@@ -6,7 +6,8 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import BinaryIO
@@ -208,8 +209,7 @@ def pushed_modules(
     What is there already, where a job of a CI took it from, is told as it is there.
     """
     origins = {module.name: module.cached for module in made.modules}
-    builds, left_out = list[PushedBuild](), dict[str, str]()
-    parts = parts_of(made)
+    left_out, parts = dict[str, str](), parts_of(made)
     for part in parts:
         publishing.require_name(to, part.name)
     require_compared(made)
@@ -219,26 +219,28 @@ def pushed_modules(
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
         words = (copying(made.name, origin, to) for origin in map(origins.get, (part.name for part in parts)) if origin)
         raise not_pushed(made, taken, "Copy it from there:\n" + "\n".join(dict.fromkeys(words)))
-    with publishing.writing(to, made.name):
+    packed = list[Callable[[], PushedBuild]]()
+    with publishing.writing(to, made.name), ExitStack() as streams:
         publishing.require_place(to)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
             if build:
-                builds.append(build)
+                packed.append(partial(told, build))
             elif origin:
                 left_out[part.name] = f"It was taken {origin.shown}."
             elif used is None:
                 fetch = f"envkit fetch {made.name} --prefix {Path(made.tree).parent}"
                 left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
-                builds.append(pushed_module(made, part, used, {}, verdict, to, key, ci, console))
+                packed.append(packed_module(made, part, used, {}, verdict, to, key, ci, console, streams))
         for part, tools in own_tools:
             used = wheels_of(made, part)
             if used is not None:
                 try:
-                    builds.append(pushed_module(made, part, used, tools, verdict, to, key, ci, SILENT))
+                    packed.append(packed_module(made, part, used, tools, verdict, to, key, ci, SILENT, streams))
                 except NotRelocatable as error:
                     left_out[part.name] = f"{error.what} {error.why}"
+        builds = [push_it() for push_it in packed]  # nothing of it is seen unless all could be packed
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 
@@ -251,26 +253,30 @@ def of_machine(made: ModuleReceipt) -> Iterator[tuple[LockedPart, dict[str, str]
             yield part, built.tools
 
 
-def pushed_module(
+def packed_module(
     made: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], tools: Mapping[str, str], verdict: msgspec.Raw,
-    to: Place, key: Path | None, ci: Ci | None, console: Console,
-) -> PushedBuild:  # fmt: skip
-    """Put a module into a cache; it is packed unless that was done before, and the place has it. Raises OSError."""
+    to: Place, key: Path | None, ci: Ci | None, console: Console, streams: ExitStack,
+) -> Callable[[], PushedBuild]:  # fmt: skip
+    """Pack a module, unless that was done before, and the place has it; return what puts it there. Raises OSError."""
     mark = packed_before.fingerprint(made, part, used)
     if (own := packed_before.known(mark)) and (build := there_already(to, part.name, own, key)):
-        return build
+        return partial(told, build)
     say(console, f"Packing {part.name}")
-    reached = ["beginning"]
-    with tempfile.TemporaryFile() as stream:
-        try:
-            with steps(console, f"Packing {part.name}", lambda: reached[-1]):
-                described = described_module(made, part, used, tools, verdict, ci, stream, reached.append)
-        except OSError as error:
-            error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
-            raise
-        if packed_before.fingerprint(made, part, used) == mark:
-            packed_before.keep(mark, described.key)
-        return sent(described, stream, to, key, console)
+    reached, stream = ["beginning"], streams.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (it does)
+    try:
+        with steps(console, f"Packing {part.name}", lambda: reached[-1]):
+            described = described_module(made, part, used, tools, verdict, ci, stream, reached.append)
+    except OSError as error:
+        error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
+        raise
+    if packed_before.fingerprint(made, part, used) == mark:
+        packed_before.keep(mark, described.key)
+    return partial(sent, described, stream, to, key, console)
+
+
+def told(build: PushedBuild) -> PushedBuild:
+    """Return what is told of a build that a place has already."""
+    return build
 
 
 def shared(receipt: Receipt) -> Made | None:
@@ -322,11 +328,13 @@ def described_module(
 
     ``tools`` are those of this machine that it stands for.
 
-    Raises NotRelocatable, OSError.
+    Raises NotRelocatable, EnvironmentDamaged, OSError.
     """
     tree, is_horovod = Tree(root=Path(receipt.tree)), part.name == receipt.module
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
     packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used, tell, tools_in(tools))
+    if packed.changed:
+        raise changed_since(receipt, [str(tree.root / name) for name in packed.changed])
     recipes = fit.recipes_of(receipt.lock, rules()["compared"])
     needs = Needs(
         machine=receipt.machine,
@@ -524,7 +532,7 @@ def proven(receipt: Made, *, is_here: bool) -> msgspec.Raw:
         found = receipt.damaged()
     else:
         modules = [part.name for part in (*parts_of(receipt), *(part for part, _ in of_machine(receipt)))]
-        found = manifest.damage(Tree(root=Path(receipt.tree)), modules, every=True)
+        found = manifest.damage(Tree(root=Path(receipt.tree)), modules)  # what is packed is read then
     if wrong := list(dict.fromkeys((*(one.path for one in found), *changed))):
         raise changed_since(receipt, wrong)
     return msgspec.Raw(msgspec.json.encode(kept.report))

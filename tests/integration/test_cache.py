@@ -3,6 +3,7 @@
 import filecmp
 import hashlib
 import json
+import marshal
 import os
 import shutil
 import subprocess
@@ -18,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from envkit.binary import bytecode
+from envkit.binary import bytecode, compile_python
 from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
+from envkit.machine.host import Platform
 from envkit.system.decompression import zstd
 
 from ..checkout import ROOT, checkout
@@ -87,6 +89,20 @@ def served(cache: Path) -> Iterator[str]:
         Thread(target=serving.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{serving.server_address[1]}"
         serving.shutdown()
+
+
+@pytest.mark.parametrize("module", [MODULE, PYTORCH, "Python/system"])
+def test_python_is_compiled_as_it_is_built(stacks: Site, installed: Callable[[str], str], module: str) -> None:
+    """So that a push compiles nothing: it names its sources without the prefix, and Python takes it."""
+    installed(STACK)
+    root = Path(stacks.prefix) / str(Platform.own())
+    sources = compile_python.sources(str(root), module)
+    compiled = {name: root / place for name in sources if (place := compile_python.compiled_name(name))}
+    there = {name: path.read_bytes() for name, path in compiled.items() if path.exists()}
+    assert len(there) > 20 and len(there) > len(sources) * 0.99
+    assert all(bytecode.is_taken(compiled[name], content) for name, content in there.items())
+    names = {name: marshal.loads(content[bytecode.HEADER :]).co_filename for name, content in there.items()}
+    assert {name: told for name, told in names.items() if name != told} == {}
 
 
 def test_a_second_push_sends_nothing(
