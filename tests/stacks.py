@@ -27,7 +27,10 @@ from envkit.system.resources import data, recipes
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 BUILD_S = 3000
-BUILDING = ("easybuild/eb_command.py", "easybuild/hooks.py", "easybuild/run_eb.py", "easybuild/config_guess.py")
+BUILDING = (
+    "binary/compile_python.py", "easybuild/config_guess.py", "easybuild/eb_command.py", "easybuild/hooks.py",
+    "easybuild/run_eb.py",
+)  # fmt: skip
 KEPT_S = 30 * 24 * 3600  # nothing is kept for longer
 
 
