@@ -106,8 +106,5 @@ def padded(text: str, size: int) -> str:
 
 def refused(name: str, why: str, fix: str = "") -> NotRelocatable:
     """Say that a module cannot be pushed for one of its files."""
-    return NotRelocatable(
-        what=f"{name} cannot be moved to another prefix.",
-        why=why,
-        fix=f"Nothing was pushed. {fix or 'Build it without what puts the path of the prefix into it, and push again.'}",
-    )
+    fix = fix or "Build it without what puts the path of the prefix into it, and push again."
+    return NotRelocatable(what=f"{name} cannot be moved to another prefix.", why=why, fix=f"Nothing was pushed. {fix}")

@@ -27,7 +27,6 @@ from easybuild.framework.easyconfig.easyconfig import get_easyblock_class, resol
 from easybuild.framework.easyconfig.templates import PYPI_SOURCE, template_constant_dict
 from easybuild.tools.config import install_path
 from easybuild.tools.hooks import HOOK_NAMES, load_source
-from easybuild.tools.run import run_shell_cmd
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PARSED: dict[str, Any] = {}
@@ -73,14 +72,18 @@ def on_pre_sanitycheck(app: Any) -> None:
 
 
 def compile_python(app: Any) -> None:
-    """Compile the Python that a module has, which pip was told not to do.
+    """Compile the Python that a module has, where pip was told not to do so.
 
     pip would put the path of this prefix into what it compiles, and a cache of builds cannot have that.
     """
+    if "PIP_NO_COMPILE" not in os.environ:
+        return
     folder, below = Path(app.installdir), "/software/" + app.full_mod_name
     own = getattr(app, "python_cmd", None) or next(folder.glob("bin/python"), None)
     if own is None or not str(folder).endswith(below) or not any(folder.glob("lib/python*/site-packages")):
         return
+    from easybuild.tools.run import run_shell_cmd  # which EasyBuild 4 lacks
+
     root = str(folder)[: -len(below)]
     words = ["-I", "-S", str(PACKAGE / "binary/compile_python.py"), root, app.full_mod_name, root]
     run_shell_cmd(shlex.join([str(own), *words]), hidden=True)
