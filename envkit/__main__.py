@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import resource
+import signal
 import sys
 
 if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
@@ -95,6 +96,7 @@ def silence() -> None:
         os.close(nowhere)
 
 
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])  # without it a launcher does not see its ranks end
 silence()
 live_at_home()
 require_folder()
@@ -102,7 +104,7 @@ isolate()
 
 
 def end_as_short_of_memory(*, threads: bool = False) -> None:
-    """Say that envkit itself has no memory left, or can start no thread, which limits are set, and end with 3."""
+    """Say that envkit itself has no memory left, or can start no thread or program, by which limits; end with 3."""
     limits = {"-v": resource.RLIMIT_AS, "-d": resource.RLIMIT_DATA}
     if threads:
         limits["-u"] = resource.RLIMIT_NPROC
@@ -112,7 +114,7 @@ def end_as_short_of_memory(*, threads: bool = False) -> None:
         if soft != resource.RLIM_INFINITY:
             told.append(f"ulimit {option} is {soft // (1 if option == '-u' else 1024)}")
             raised += [f"ulimit -S{option[1]} hard"] if soft != hard else []
-    what = "it may start no more threads, or there is" if threads else "there is"
+    what = "it may start no more threads or programs, or there is" if threads else "there is"
     print(
         f"envkit: {what} not enough memory for envkit itself.\n\n"
         f"  {', '.join(told) or 'No limit of this session on memory is set'}.\n\n"
@@ -178,9 +180,10 @@ def main() -> None:
     except (ImportError, SyntaxError) as error:  # of what is imported only where it is needed
         end_as_damaged(error)
     except (MemoryError, OSError, SystemError) as error:
-        if not is_short_of_memory(error):
+        is_of_processes = isinstance(error, BlockingIOError)  # as of a program that is started
+        if not is_of_processes and not is_short_of_memory(error):
             raise
-        end_as_short_of_memory()
+        end_as_short_of_memory(threads=is_of_processes)
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from shlex import quote
@@ -198,7 +199,13 @@ def writing(to: Place, what: str) -> Iterator[None]:
         ) from error
     except RefusedError as error:
         raise not_written(to, sentence(error), to.remedy(error, "write to")) from error
+    except BlockingIOError:  # no process can be started
+        raise
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            why, fix = f"Too many files are open (ulimit -n is {most}).", "Raise that limit: ulimit -n 1024"
+            raise HostProblem(what=f"{what} could not be put into {to.shown}.", why=why, fix=fix) from error
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         if problem:
             problem.fix += f" {AGAIN}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST = 2 << 30  # bytes of a module's object, and of what is in it
 MOST_OF_AN_IMAGE = 16 << 30  # as of any file that a server gives
-OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
+OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
 SLASH = re.compile("/")
 HEADERS = 2048  # bytes of a tar file for each of its files
 

@@ -114,8 +114,9 @@ def push(
                 f"Nothing was added to it: it does not name this job, {job.run}, since a build stays as it was pushed."
             )
     if of_machine:
-        names = ", ".join(build.module for build in of_machine)
-        echo(f"For machines with the same tools: {names}, {words.size(sum(build.size for build in of_machine))}.")
+        sizes = words.size(sum(build.size for build in of_machine))
+        there = "" if any(build.sent for build in of_machine) else ", there already"
+        echo(f"For machines with the same tools: {', '.join(build.module for build in of_machine)}, {sizes}{there}.")
     for module, why in done.left_out.items():
         echo(f"Not pushed: {module}. {why}")
 

@@ -32,7 +32,10 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 
 class Builder(Struct, frozen=True, kw_only=True):
-    """What a build would take of this machine, with the modules of --load and nothing else of the caller's."""
+    """What a build would take of this machine, with the modules of --load and nothing else of the caller's.
+
+    ``refused_mpis`` are MPIs on PATH that it cannot take, each with the reason.
+    """
 
     python: Tool
     compiler: Tool | None
@@ -40,6 +43,7 @@ class Builder(Struct, frozen=True, kw_only=True):
     cmake: Tool | None
     accelerator: str
     load: tuple[str, ...]
+    refused_mpis: tuple[str, ...] = ()
 
 
 class Cpu(Struct, frozen=True, kw_only=True):

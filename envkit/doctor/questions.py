@@ -57,6 +57,7 @@ def builder(machine: host.Host) -> Builder:
         cmake=tool(machine.cmake),
         accelerator=machine.accelerator.value,
         load=machine.load,
+        refused_mpis=tuple(map(str, machine.refused_mpis)),
     )
 
 

@@ -91,6 +91,8 @@ def software(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "MPI", mpi(library)
     if facts.mpi == ():
         yield "MPI", "none on PATH"
+    for refused in facts.builder.refused_mpis if facts.builder else ():
+        yield "", f"no build takes {refused}"
     hung = {entry.probe for entry in facts.missing}
     if "modules" not in hung:
         yield "modules", tool_line(facts.modules)

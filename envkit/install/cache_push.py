@@ -34,6 +34,7 @@ from envkit.errors import (
     NotRelocatable,
     OpensslMissing,
     UsageProblem,
+    of_storage,
 )
 from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
@@ -266,9 +267,13 @@ def packed_module(
     try:
         with steps(console, f"Packing {part.name}", lambda: reached[-1]):
             described = described_module(made, part, used, tools, verdict, ci, stream, reached.append)
-    except OSError as error:
-        error.filename = error.filename or tempfile.gettempdir()  # it may be that which is full
-        raise
+    except OSError as error:  # of the folder that it is packed in, if it names none
+        at_fault = OSError(error.errno, error.strerror, str(error.filename or tempfile.gettempdir()))
+        problem = of_storage(at_fault, f"{part.name} could not be packed, and nothing was pushed.")
+        if problem is None:
+            raise
+        problem.fix += " TMPDIR names the folder in which it is packed."
+        raise problem from error
     if packed_before.fingerprint(made, part, used) == mark:
         packed_before.keep(mark, described.key)
     return partial(sent, described, stream, to, key, console)

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, islice, takewhile
@@ -119,12 +119,11 @@ def install_into(request: Request, console: Console, old: Receipt | None) -> "Re
 
 def ready(request: Request, console: Console) -> Installation:
     """Prepare an installation that nothing stands in the way of. Raises HostProblem, PlanFailed, SourcesMissing."""
-    if not request.offline:
-        pipconfig.begin()
     try:
-        work = supplied(request)
-        say_differences(work, console)
-        preflight.require(problems(work), work.stack)
+        with nullcontext() if request.offline else pipconfig.meanwhile():
+            work = supplied(request)
+            say_differences(work, console)
+            preflight.require(problems(work), work.stack)
     except (HostProblem, SourcesMissing) as error:
         if other := another_framework(request):
             method = "" if request.method in (None, methods.AUTO) else f" --method {request.method}"

@@ -223,15 +223,17 @@ def candidates(env: Mapping[str, str]) -> Iterator[Program | Refused]:
     for folder in folders:
         for wrapper in (folder / name for name in ((CRAY_WRAPPER,) if of_cray else ()) + WRAPPERS):
             beside = folder / wrapper.name.replace("mpicxx", "mpirun")
+            if not is_program(wrapper):  # nor is a link that leads to itself
+                continue
             both = wrapper.resolve(), beside.resolve() if is_program(beside) else None
-            if not is_program(wrapper) or both in seen:
+            if both in seen:
                 continue
             seen.add(both)
             if of_cray and wrapper.name != CRAY_WRAPPER and wrapper.is_relative_to(of_cray):
                 continue  # its own mpicxx, which CC is in the place of
             found = by_wrapper(wrapper, beside, env)
             if isinstance(found, Refused):
-                named.add(beside.resolve())
+                named |= {both[1]} if both[1] else set()
                 yield found
             elif found.path.resolve() not in taken:
                 taken.add(found.path.resolve())

@@ -113,7 +113,7 @@ def wrong(absent: Sequence[Source], here: SourceCache) -> dict[str, str]:
     """Return what to say of each source that the cache has with another content, by its place."""
     hashes = {source: here.sha256(source.place) for source in absent}
     return {
-        source.place: f"the cache has it with SHA-256 {actual} instead of {source.sha256}"
+        source.place: f"sources/ has it with SHA-256 {actual} instead of {source.sha256}"
         for source, actual in hashes.items()
         if actual
     }
@@ -127,7 +127,7 @@ def set_wrong_aside(
     for number, source in enumerate(absent, 1):
         if actual := here.sha256(source.place):
             bad = here.set_aside(source.place, actual)
-            note = f"the cache had it with SHA-256 {actual} instead of {source.sha256}; now {bad.name}"
+            note = f"sources/ had it with SHA-256 {actual} instead of {source.sha256}; now {bad.name}"
             history[source.place] = note
             progress(
                 FetchEvent(

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from threading import Thread
@@ -17,9 +17,10 @@ import msgspec
 
 from envkit.errors import HostProblem
 from envkit.system.addresses import redact, whole_proxy
-from envkit.system.process import capture, which
+from envkit.system.process import CutOffError, TimeLimit, capture, which
 
-PIP_S = 60.0  # it takes half a second
+PIP_S, MEANWHILE_S = 60.0, 10.0  # it takes half a second
+ASKING = list[Thread]()
 PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 SETTING = re.compile(r"^(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)$")
 SILENCING = {"PIP_QUIET", "PIP_VERBOSE", "PIP_LOG"}
@@ -88,15 +89,32 @@ def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             if name.startswith("PIP_"):
                 yield ":env:", name.removeprefix("PIP_").lower().replace("_", "-"), value
         return
-    for line in answered(tuple(pip), audible(env)).splitlines():
+    for thread in ASKING:
+        thread.join()
+    for line in listed(tuple(pip), audible(env)).splitlines():
         if match := SETTING.match(line):
             yield match["section"], match["name"], str(ast.literal_eval(match["value"]))
 
 
-def begin() -> None:
-    """Ask pip, which takes half a second, beside what is done before its answer is needed."""
-    if pip := pip_command():
-        asked(tuple(pip), audible(os.environ))
+@contextmanager
+def meanwhile() -> Iterator[None]:
+    """Have pip asked, which takes half a second, beside what is done; it ends with the block, answered or not."""
+    pip, limit = pip_command(), TimeLimit(MEANWHILE_S)
+
+    def ask() -> None:
+        with suppress(HostProblem, CutOffError, OSError), limit.held():  # who needs the answer asks again, and is told
+            listed(tuple(pip), audible(os.environ))
+
+    thread = Thread(target=ask, daemon=True)
+    if pip:
+        with suppress(RuntimeError):  # the limit of this user's processes
+            thread.start()
+            ASKING.append(thread)
+    try:
+        yield
+    finally:
+        limit.end()
+        ASKING.clear()
 
 
 def audible(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -104,35 +122,9 @@ def audible(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in env.items() if name not in SILENCING)
 
 
-def answered(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
-    """Return what pip lists of its configuration, which it is asked once. Raises HostProblem as ``configured``."""
-    try:
-        return asked(pip, env).result()
-    except HostProblem:
-        asked.cache_clear()
-        raise
-
-
 @cache
-def asked(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Future[str]:
-    """Ask pip for its configuration; return the answer to come."""
-    answer = Future[str]()
-
-    def ask() -> None:
-        try:
-            answer.set_result(listed(pip, env))
-        except BaseException as error:  # handed to whoever waits
-            answer.set_exception(error)
-
-    try:
-        Thread(target=ask, daemon=True).start()
-    except RuntimeError:  # the limit of this user's processes
-        ask()
-    return answer
-
-
 def listed(pip: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
-    """Return what pip lists of its configuration, as it is now. Raises HostProblem as ``configured``."""
+    """Return what pip lists of its configuration, which it is asked once. Raises HostProblem as ``configured``."""
     done = capture([*pip, "config", "list"], env=dict(env), timeout_s=PIP_S)
     if done.status == 124:  # it was stopped
         raise HostProblem(

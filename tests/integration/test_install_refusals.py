@@ -131,7 +131,7 @@ def test_damaged_source_in_the_cache(site: Site) -> None:
     sources.mkdir(parents=True)
     (sources / "toy.c").write_text("damaged")
     actual, right = sha256(sources / "toy.c"), sha256(TOYS / "toy.c")
-    wrong = f"the cache has it with SHA-256 {actual} instead of {right}"
+    wrong = f"sources/ has it with SHA-256 {actual} instead of {right}"
     for words, status in ((["--offline"], 4), (["--offline", "--dry-run"], 4), (["--dry-run"], 0)):
         told = site.install("toy-top", *words).expect(status)
         assert wrong in " ".join((told.out + told.err).split()), words
@@ -141,7 +141,7 @@ def test_damaged_source_in_the_cache(site: Site) -> None:
     assert site.begun() == []
     bad = sources / f"toy.c.bad-{actual[:8]}"
     mended = site.installed("toy-top")
-    assert f"toy.c: set aside, the cache had it with SHA-256 {actual} instead of {right}; now {bad.name}" in mended.out
+    assert f"toy.c: set aside, sources/ had it with SHA-256 {actual} instead of {right}; now {bad.name}" in mended.out
     assert bad.read_text() == "damaged"
     assert "Fetched 1 sources" in mended.out
     assert sha256(sources / "toy.c") == sha256(TOYS / "toy.c")
@@ -153,7 +153,7 @@ def test_fetch_says_what_it_replaces(site: Site) -> None:
     (sources / "toy.c").write_text("damaged")
     actual = sha256(sources / "toy.c")
     told = site.run("fetch", site.recipe("toy-top")).out
-    assert f"toy.c: set aside, the cache had it with SHA-256 {actual} instead of {sha256(TOYS / 'toy.c')}" in told
+    assert f"toy.c: set aside, sources/ had it with SHA-256 {actual} instead of {sha256(TOYS / 'toy.c')}" in told
     assert "are in" in told and "checked" in told
     assert "set aside" not in site.run("fetch", site.recipe("toy-top")).out
 

@@ -299,6 +299,24 @@ def test_a_modules_tool_that_did_not_come_back_is_no_module_that_fails(is_told_f
     assert result.case == "modules-tool" and result.message.endswith("had not come back from /slow")
 
 
+@pytest.mark.parametrize(
+    ("said", "case", "name"),
+    [
+        (
+            'Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be "random" or an integer in range',
+            "python-setting", "PYTHONHASHSEED",
+        ),
+        (
+            "Fatal Python error: init_stdio_encoding: failed to get the Python codec name of the stdio encoding",
+            "python-encoding", "PYTHONIOENCODING",
+        ),
+    ],
+)  # fmt: skip
+def test_a_setting_with_which_python_does_not_start(said: str, case: str, name: str) -> None:
+    result = by_id([], replace(ASKED, launcher_status=1, launcher_said=f"{said}\n"))["rank-missing"]
+    assert (result.case, result.remedy) == (case, f"Unset it: unset {name}")
+
+
 FOUR = recorded.case("pytorch-4ranks").facts
 
 
