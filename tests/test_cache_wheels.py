@@ -1,6 +1,7 @@
 """A module that is made of wheels, in a cache: what of it is in its object, and what comes from the wheels again."""
 
 import base64
+import errno
 import hashlib
 import io
 import json
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 import zipfile
@@ -862,6 +864,27 @@ class TestPushed:
         assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 6
         assert f"it is not what was installed.\n\n  {path}\n" in capsys.readouterr().err
         assert not below(tmp_path / "cache")
+
+    @pytest.mark.parametrize(
+        ("number", "code", "told"),
+        [
+            (errno.ENOSPC, 7, "could not be packed, and nothing was pushed.\n\n  No space left on device: {folder}"),
+            (errno.EMFILE, 3, "Too many files are open (ulimit -n is "),
+        ],
+    )
+    def test_what_fails_where_it_is_packed(
+        self, number: int, code: int, told: str, there: ModuleReceipt, tmp_path: Path,
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """It is not said of the cache."""
+
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(pack, "pack", fail)
+        (tmp_path / "cache").mkdir()
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == code
+        assert told.format(folder=tempfile.gettempdir()) in capsys.readouterr().err
 
     @pytest.mark.integration
     def test_what_is_there_already_is_not_packed_again(

@@ -21,10 +21,12 @@ import pytest
 
 from envkit.doctor import questions
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
-from envkit.sources import connection
+from envkit.sources import connection, pipconfig
 from envkit.sources.fetch import Answers, FetchEvent, FetchState, Source, ask, fetch, missing
 from envkit.sources.source_cache import recheck
 from envkit.system.files import identity
+
+from .integration.site import until
 
 pytestmark = pytest.mark.integration
 
@@ -810,6 +812,25 @@ def test_a_pip_that_does_not_say_how_it_is_configured(
     with pytest.raises(HostProblem, match="pip has not said") as caught:
         get(cache, source())
     assert f"'{slow} config list' was stopped" in caught.value.why
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_pip_is_asked_meanwhile_and_ends_with_that(
+    says: bool, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip, begun = tmp_path / "pip", tmp_path / "begun"
+    pip.write_text(f"#!/bin/sh\necho $$ >>{begun}\n{'' if says else 'exec sleep 60'}\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr("envkit.sources.pipconfig.pip_command", lambda: [str(pip)])
+    with pipconfig.meanwhile():
+        until(lambda: begun.exists() and begun.read_text(), "pip to begin")
+        if says:
+            pipconfig.pip_settings()
+    if says:
+        pipconfig.pip_settings()
+    asked = begun.read_text().split()
+    assert len(asked) == 1
+    until(lambda: not Path(f"/proc/{asked[0]}/cmdline").exists(), "pip to end", 5)
 
 
 # Disks, permissions, other processes

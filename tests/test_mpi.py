@@ -566,6 +566,12 @@ def macros(version: str) -> str:
     return "echo '" + "\n".join(["#define OPEN_MPI 1", *lines]) + "'"
 
 
+def test_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+    for name in ("mpicxx", "mpirun", "mpicxx.openmpi", "mpirun.mpich"):
+        (tmp_path / name).symlink_to(name)
+    assert [*host.candidates({"PATH": str(tmp_path)})] == []
+
+
 def test_the_plan_names_each_mpi_that_is_refused(machine: Machine, fake: Callable[..., Path]) -> None:
     """The first on PATH is broken, and the second is taken."""
     rows = "-" * 60
