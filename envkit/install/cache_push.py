@@ -218,8 +218,10 @@ def pushed_modules(
     own_tools = [*of_machine(made)]
     if all(origins[part.name] and not there[part.name] for part in parts) and not own_tools:
         taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
-        words = (copying(made.name, origin, to) for origin in map(origins.get, (part.name for part in parts)) if origin)
-        raise not_pushed(made, taken, "Copy it from there:\n" + "\n".join(dict.fromkeys(words)))
+        others = [one for one in map(origins.get, (part.name for part in parts)) if one and one.place != to.shown]
+        copies = "\n".join(dict.fromkeys(copying(made.name, origin, to) for origin in others))
+        fix = f"Copy it from there:\n{copies}" if copies else "It is there already: nothing has to be pushed."
+        raise not_pushed(made, taken, fix)
     packed = list[Callable[[], PushedBuild]]()
     with publishing.writing(to, made.name), ExitStack() as streams:
         publishing.require_place(to)
