@@ -165,6 +165,21 @@ def test_a_private_key_that_others_can_use_is_told(
     assert (told in said.getvalue()) is is_told
 
 
+@pytest.mark.parametrize("configured", [None, "own", "other"])
+def test_a_key_that_signs_for_nobody_is_told(
+    configured: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has only the keys of the configuration takes nothing of it."""
+    for name in ("own", "other"):
+        key = tmp_path / f"{name}.pem"
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+        subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", tmp_path / f"{name}.pub"], check=True)
+    monkeypatch.setenv("ENVKIT_CACHE_KEYS", f"{tmp_path / configured}.pub,/nonexistent" if configured else "")
+    said = io.StringIO()
+    cache_push.tell_of_unknown(tmp_path / "own.pem", Console(file=said, width=400))
+    assert ("None of the keys of your configuration" in said.getvalue()) == (configured == "other")
+
+
 def test_a_push_says_what_it_sends_and_how_much(layered: ImageReceipt, prefix: Prefix, folder: Path) -> None:
     """The image first, and of nothing that is there already that it is sent."""
     said = io.StringIO()

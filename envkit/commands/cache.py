@@ -212,7 +212,8 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
         ]  # fmt: skip
         heads = ("ID", "SIZE", "BUILT", "ON", "WHAT", "FOR", "SIGNED", *(["IN"] if is_several else []))
         if rows or not listing.wrong:
-            echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
+            paper = Paper.of(sys.stdout) if sys.stdout.isatty() else Paper(width=1000)  # for grep: a build, a line
+            echo("\n".join(paper.table(heads, rows)) if rows else "There is no build.")
         for text in listing.wrong:
             echo(text, err=True)
     return 4 if listing.wrong else 0

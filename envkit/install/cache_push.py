@@ -108,6 +108,7 @@ def push(
     if key is not None:
         require_private(key)
         tell_of_open(key, console)
+        tell_of_unknown(key, console)
     verdict = proven(made, is_here=ci is not None)
     if isinstance(made, ModuleReceipt):
         if has_layers:
@@ -194,6 +195,16 @@ def tell_of_open(key: Path, console: Console) -> None:
     if mode & 0o077:
         remedy = f"chmod 600 {quote(str(key))}"
         say(console, f"Others can read or change {key} (mode {mode:03o}), and so sign as you. Close it: {remedy}")
+
+
+def tell_of_unknown(key: Path, console: Console) -> None:
+    """Say that none of the keys of the configuration verifies what a private key signs, where there are any."""
+    keys = place.configured().keys
+    read = [Path(files.at_home(name)) for name in keys]
+    known = {path.read_bytes().strip() for path in read if os.access(path, os.R_OK) and path.is_file()}
+    if keys and signature.public_of(key).strip() not in known:
+        why = "whoever has only these does not take it, and 'envkit cache verify' calls it bad"
+        say(console, f"None of the keys of your configuration (cache.keys) verifies what {key} signs: {why}.")
 
 
 def copying(name: str, origin: Cached, to: Place) -> str:

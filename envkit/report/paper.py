@@ -17,6 +17,7 @@ from envkit.report import words
 CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
+LEAST = 8  # characters of a column that is wrapped
 RANK = "OMPI_COMM_WORLD_RANK"  # Open MPI gives its ranks a terminal of its own, and what they print may go to a file
 
 
@@ -67,13 +68,11 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
         return " " * indent + " ".join(words.plain(text).splitlines())
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-        """Columns two blanks apart; where they are too wide, the widest is wrapped."""
+        """Columns two blanks apart; where they are too wide, the widest are wrapped."""
         cells = [list(header), *(list(map(words.plain, row)) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        excess = sum(widths) + 2 * (len(widths) - 1) - self.width
-        if excess > 0:
-            widest = widths.index(max(widths))
-            widths[widest] = max(widths[widest] - excess, 8)
+        while sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths) > LEAST:
+            widths[widths.index(max(widths))] -= 1
         head, *body = [wrapped_row(row, widths) for row in cells]
         rule = "  ".join("-" * width for width in widths)
         return [
