@@ -255,6 +255,24 @@ class TestMoved:
         )  # fmt: skip
         assert said.stdout.strip() == str(new.root / TOP / SITE / "alpha/__init__.py")
 
+    @pytest.mark.integration
+    def test_what_pip_moves_into_site_packages_is_of_its_wheel(self, tmp_path: Path) -> None:
+        """As libclang, of 64 MB, which TensorFlow needs."""
+        tree = tree_in(tmp_path / PREFIX)
+        native, script = "gamma-1.0.data/platlib/gamma/native.bin", "gamma-1.0.data/scripts/gamma-run"
+        inside: dict[str, str | bytes] = {
+            "gamma-1.0.data/purelib/gamma/__init__.py": "number = 1\n", native: b"x" * 9, script: "#!python\n",
+            "gamma-1.0.data/purelib/both.py": "number = 2\n", "both.py": "number = 2\n",
+        }  # fmt: skip
+        used = wheel(tmp_path / "wheels", "gamma", inside, (native, script))
+        pip_install(tree, used)
+        entry = pushed(tree, by_digest(used), tmp_path / "cache")
+        of_object = {Path(name).name for name in entry.manifest.files}
+        assert not of_object & {"native.bin", "__init__.py"} and of_object >= {"both.py", "gamma-run"}
+        new = put(entry, tmp_path / "another", by_digest(used))
+        assert contents(new) == contents(tree)
+        assert os.access(new.root / TOP / SITE / "gamma/native.bin", os.X_OK)
+
     @pytest.mark.parametrize("has_thread", [True, False])
     def test_large_files_are_unpacked_beside_the_rest(
         self, has_thread: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from envkit.cache.manifest import rules
 from envkit.errors import HostProblem
 from envkit.system import process
 
+MOST = 1 << 30  # bytes of the machine code of a library, in words
 LOADER_CACHE = Path("/etc/ld.so.cache")
 
 
@@ -61,7 +62,7 @@ def cpu(elf_files: Sequence[Elf], machine: str) -> tuple[str, ...]:
     patterns = {name: re.compile(text) for name, text in rules()["cpu"].get(machine, {}).items()}
     needed = set[str]()
     for elf in elf_files if patterns else ():
-        done = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300)
+        done = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300, most_bytes=MOST)
         if done.status:
             raise HostProblem(
                 what=f"The machine code of {elf.path} cannot be read.",

@@ -37,6 +37,7 @@ from envkit.sources.source_cache import SourceCache
 from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
+MOVED = re.compile(r"^[^/]+\.data/(?:plat|pure)lib/")  # as of libclang, which TensorFlow needs
 RECORD, KIND = re.compile(r"[^/]+\.dist-info/RECORD"), "sha256="
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -73,22 +74,27 @@ def described(
     for sha256, path in wheels.items():
         with zipfile.ZipFile(path) as wheel:
             members, told = [member for member in wheel.infolist() if not member.is_dir()], recorded(wheel)
-        counted = Counter(member.filename for member in members)
-        inside = set(counted)
-        for folder in (one for one in folders if any(f"{one}/{name}" in names for name in inside)):
+        counted = Counter(installed(member.filename) for member in members)
+        for folder in (one for one in folders if any(f"{one}/{name}" in names for name in counted)):
             own = {
                 member.filename
                 for member in members
-                if (name := f"{folder}/{member.filename}") in names
+                if (name := f"{folder}/{installed(member.filename)}") in names
                 and name not in claimed
-                and counted[member.filename] == 1
+                and counted[installed(member.filename)] == 1
                 and is_as_packed(f"{tree.root}/{name}", member, told.get(member.filename), known.get(name))
             }
             if own:
+                inside = {member.filename for member in members}
                 found[sha256] = WheelFiles(folder=folder, without=tuple(sorted(inside - own)))
-                claimed |= {f"{folder}/{name}" for name in own}
+                claimed |= {f"{folder}/{installed(name)}" for name in own}
             break
     return found, claimed
+
+
+def installed(name: str) -> str:
+    """Return where pip puts a file of a wheel below site-packages."""
+    return MOVED.sub("", name)
 
 
 def recorded(wheel: zipfile.ZipFile) -> dict[str, str]:
@@ -278,7 +284,7 @@ def members(
         raise ValueError(f"the SHA-256 of {wheel} is {actual}")
     archive = opened.enter_context(zipfile.ZipFile(stream))
     for member in archive.infolist():
-        name = f"{of.folder}/{member.filename}"
+        name = f"{of.folder}/{installed(member.filename)}"
         if member.is_dir() or member.filename in without:
             continue
         if not lists.is_own(module, name):
