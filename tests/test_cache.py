@@ -50,7 +50,7 @@ from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.offers import FoundBuilds, by_trust_and_place, for_scripts, judged, left_out, lines, untrusted
 from envkit.cache.pack import Packed
-from envkit.cache.place import Place, SignedManifest
+from envkit.cache.place import Caches, Looking, Place, SignedManifest
 from envkit.cli import run
 from envkit.easybuild import cached
 from envkit.environments import manifest as manifest_of_files
@@ -1818,6 +1818,18 @@ class TestTaken:
             assert cached.find_builds(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
             far = replace(work(tmp_path, offline=True), caches=place.Caches(places=(url,), keys=()))
             assert cached.find_builds(far) == FoundBuilds()
+
+    def test_what_is_the_same_of_several_builds_is_said_once(self, tree: Tree, tmp_path: Path) -> None:
+        [entry] = self.entries(tree, tmp_path / "cache")
+        caches = Caches(places=(entry.place.named,), keys=(), unsigned=False)
+        parts = [msgspec.structs.replace(entry.manifest.part, name=name) for name in ("A/1", "B/1", "C/1")]
+        made = [replace(entry, manifest=msgspec.structs.replace(entry.manifest, part=part)) for part in parts]
+        found = FoundBuilds.of([judged(one, [], caches) for one in made], Looking([]), caches)
+        why = "it is not signed (--unsigned-cache takes it all the same)"
+        [told] = found.untrusted
+        assert told == f"A/1 of {entry.place.shown}, object {made[0].id[:12]}, and 2 other builds: {why}."
+        [line] = lines(found)
+        assert line == f"Cache:    not {made[0].id[:12]} of {entry.place.shown}, A/1 and 2 others: {why}"
 
     def test_one_that_is_not_taken_for_its_signature_is_said(
         self, work: Callable[..., Any], tree: Tree, tmp_path: Path

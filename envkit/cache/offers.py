@@ -1,5 +1,6 @@
 """The builds that caches offer of what is to be made: which fit, whose key verifies them, what a plan says of them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +15,7 @@ from envkit.report import words
 from envkit.sources import signature
 from envkit.system.files import at_home
 
-SHOWN = 5  # builds that do not fit
+SHOWN, ALIKE = 5, 2  # builds that do not fit, and of how many the same is said
 UNCHECKED = "its signature cannot be checked"
 NO_OPENSSL = f"{UNCHECKED}: there is no program openssl on PATH"
 NO_KEYS = "you have no keys to check its signature by ('cache.keys' in your configuration)"
@@ -84,14 +85,24 @@ def by_trust_and_place(offers: Sequence[Offer], caches: Caches) -> list[Offer]:
 
 
 def untrusted_of(offers: Sequence[Offer]) -> tuple[str, ...]:
-    """Say of each module that no build fits of which one would be taken if one of the user's keys had signed it."""
+    """Say of the modules that no build fits of which would be taken if one of the user's keys had signed them.
+
+    What is the same of several is said once.
+    """
     first = {offer.entry.manifest.module: offer for offer in reversed(offers) if offer.untrusted}
     taken = {offer.entry.manifest.module for offer in offers if not offer.why_not}
-    return tuple(
-        f"{module} of {offer.entry.place.shown}, object {offer.entry.id[:12]}: {'; '.join(offer.why_not)}."
-        for module, offer in first.items()
-        if module not in taken
-    )
+    alike = dict[tuple[str, str], list[str]]()
+    for module, offer in reversed(first.items()):
+        if module not in taken:
+            place, why = offer.entry.place.shown, "; ".join(offer.why_not)
+            alike.setdefault((place, why), []).append(f"{module} of {place}, object {offer.entry.id[:12]}")
+    return tuple(f"{with_others(named)}: {why}." for (_, why), named in alike.items())
+
+
+def with_others(named: Sequence[str]) -> str:
+    """Return the first of some builds, and how many others there are."""
+    more = len(named) - 1
+    return f"{named[0]}, and {words.count(more, 'other build')}" if more else named[0]
 
 
 def judged(entry: SignedManifest, why_not: Sequence[str], caches: Caches) -> Offer:
@@ -140,7 +151,10 @@ def not_taken(entry: SignedManifest, called: str, error: CacheInvalid) -> str:
 def lines(found: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other builds are not, what is wrong."""
     of = {module: [*group] for module, group in groupby(found.offers, lambda offer: offer.entry.manifest.module)}
-    taken = found.taken
+    taken, told = found.taken, set[tuple[str, tuple[str, ...]]]()
+    alike = Counter(
+        (one.entry.place.shown, one.why_not) for one in found.offers if one.entry.manifest.module not in taken
+    )
     if of_machine := [module for module in of if module in taken and module in rules()["compared"]]:
         places = dict.fromkeys(taken[module].entry.place.shown for module in of_machine)
         yield f"Cache:    from {' and '.join(places)}, where the same tools were: {', '.join(of_machine)}"
@@ -154,10 +168,16 @@ def lines(found: FoundBuilds) -> Iterator[str]:
             yield f"{start}, built on {origin.host}, {origin.built}; {best.signed_by}"
             if not is_image:
                 yield f"          {needed(made)}"
-        others = [offer for offer in group if offer.why_not]
+        others = [offer for offer in group if offer.why_not and (offer.entry.place.shown, offer.why_not) not in told]
         for number, other in enumerate(others[:SHOWN]):
             title = "          " if number or best else "Cache:    "
-            named = "" if best or called == "the image" else f", {called}"
+            named, same = (
+                "" if best or called == "the image" else f", {called}",
+                (other.entry.place.shown, other.why_not),
+            )
+            if not best and alike[same] > ALIKE:
+                told.add(same)
+                named += f" and {alike[same] - 1} others"
             yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
         if len(others) > SHOWN:
             yield f"          and {len(others) - SHOWN} more that do not fit"
