@@ -24,7 +24,6 @@ from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 from envkit.machine.host import Platform
 from envkit.system.decompression import zstd
-from envkit.system.files import discard
 
 from ..checkout import ROOT, checkout
 from ..conftest import LMOD
@@ -90,26 +89,6 @@ def served(cache: Path) -> Iterator[str]:
         Thread(target=serving.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{serving.server_address[1]}"
         serving.shutdown()
-
-
-def test_tensorflow_is_pushed_and_taken(
-    stacks: Site, installed: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    stack, folder = "tensorflow-2.21-cpu", tmp_path_factory.mktemp("tensorflow")
-    installed(stack)
-    state, cache, prefix = {"XDG_STATE_HOME": str(folder / "state")}, folder / "cache", folder / "prefix"
-    cache.mkdir()
-    verified = stacks.envkit("verify", stack, "-n", "2", env=state)
-    assert verified.returncode == 0, verified.stdout
-    pushed = stacks.envkit("cache", "push", stack, "--to", str(cache), "--unsigned", "--json", env=state)
-    assert pushed.returncode == 0, pushed.stderr
-    told = json.loads(pushed.stdout)
-    assert {build["module"].partition("/")[0] for build in told["builds"]} >= {"Horovod", "TensorFlow"}, told
-    taking = {**state, "ENVKIT_CACHE_FROM": str(cache)}
-    done = stacks.envkit("install", stack, "--unsigned-cache", "--prefix", str(prefix), env=taking)
-    assert done.returncode == 0 and done.stdout.startswith("PASS"), done.stdout + done.stderr
-    assert "Taken from" in done.stderr and "eb --" not in done.stderr, done.stderr
-    discard(prefix)
 
 
 @pytest.mark.parametrize("module", [MODULE, PYTORCH, "Python/system"])
