@@ -171,10 +171,8 @@ def lines(found: FoundBuilds) -> Iterator[str]:
         others = [offer for offer in group if offer.why_not and (offer.entry.place.shown, offer.why_not) not in told]
         for number, other in enumerate(others[:SHOWN]):
             title = "          " if number or best else "Cache:    "
-            named, same = (
-                "" if best or called == "the image" else f", {called}",
-                (other.entry.place.shown, other.why_not),
-            )
+            named = "" if best or called == "the image" else f", {called}"
+            same = other.entry.place.shown, other.why_not
             if not best and alike[same] > ALIKE:
                 told.add(same)
                 named += f" and {alike[same] - 1} others"

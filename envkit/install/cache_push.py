@@ -200,7 +200,7 @@ def tell_of_open(key: Path, console: Console) -> None:
 def tell_of_unknown(key: Path, console: Console) -> None:
     """Say that none of the keys of the configuration verifies what a private key signs, where there are any."""
     keys = place.configured().keys
-    read = [Path(files.at_home(name)) for name in keys]
+    read = map(files.at_home, keys)
     known = {path.read_bytes().strip() for path in read if os.access(path, os.R_OK) and path.is_file()}
     if keys and signature.public_of(key).strip() not in known:
         why = "whoever has only these does not take it, and 'envkit cache verify' calls it bad"

@@ -24,6 +24,7 @@ from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 from envkit.machine.host import Platform
 from envkit.system.decompression import zstd
+from envkit.system.files import discard
 
 from ..checkout import ROOT, checkout
 from ..conftest import LMOD
@@ -89,6 +90,26 @@ def served(cache: Path) -> Iterator[str]:
         Thread(target=serving.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{serving.server_address[1]}"
         serving.shutdown()
+
+
+def test_tensorflow_is_pushed_and_taken(
+    stacks: Site, installed: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    stack, folder = "tensorflow-2.21-cpu", tmp_path_factory.mktemp("tensorflow")
+    installed(stack)
+    state, cache, prefix = {"XDG_STATE_HOME": str(folder / "state")}, folder / "cache", folder / "prefix"
+    cache.mkdir()
+    verified = stacks.envkit("verify", stack, "-n", "2", env=state)
+    assert verified.returncode == 0, verified.stdout
+    pushed = stacks.envkit("cache", "push", stack, "--to", str(cache), "--unsigned", "--json", env=state)
+    assert pushed.returncode == 0, pushed.stderr
+    modules = {build["module"] for build in json.loads(pushed.stdout)["builds"]}
+    assert modules >= {"TensorFlow/2.21.0", *TOOLS} and len(modules) == len(TOOLS) + 2
+    taking = {**state, "ENVKIT_CACHE_FROM": str(cache)}
+    done = stacks.envkit("install", stack, "--unsigned-cache", "--prefix", str(prefix), env=taking)
+    assert done.returncode == 0 and f"\nPASS  {stack}: 2 ranks" in done.stdout, done.stdout + done.stderr
+    assert f"Taken from {cache}: TensorFlow/2.21.0, " in done.stdout
+    discard(prefix)
 
 
 @pytest.mark.parametrize("module", [MODULE, PYTORCH, "Python/system"])
