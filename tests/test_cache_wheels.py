@@ -16,8 +16,7 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envkit.binary import bytecode, compile_python
-from envkit.cache import fit, manifest, offers, pack, place, publishing, unpack, wheels
+from envkit.cache import fit, manifest, offers, pack, place, publishing, unpack, unpack_wheels, wheel_members, wheels
 from envkit.cache.manifest import Manifest, WheelFiles
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -47,7 +46,7 @@ from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import select
 from envkit.sources.source_cache import Source
-from envkit.system import files
+from envkit.system import files, process
 from envkit.verify import last
 
 from . import test_cache
@@ -198,6 +197,20 @@ def contents(tree: Tree) -> dict[str, tuple[bytes, bool]]:
     }
 
 
+def task_of(entry: SignedManifest, used: Mapping[str, Path], root: Path) -> unpack_wheels.Task:
+    """Return what is to be unpacked of the wheels of an object."""
+    return unpack_wheels.Task(
+        wheels={sha256: str(path) for sha256, path in used.items()}, used=entry.manifest.wheels, module=MODULE,
+        root=str(root), changed=1,
+    )  # fmt: skip
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Have another program run in the place of the one that unpacks wheels."""
+    supervise = process.supervise
+    monkeypatch.setattr(process, "supervise", lambda _, **words: supervise([sys.executable, "-c", program], **words))
+
+
 def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> str:
     """Return why an object is not taken; nothing of it is left."""
     with pytest.raises(CacheInvalid) as told:
@@ -273,28 +286,41 @@ class TestMoved:
         assert contents(new) == contents(tree)
         assert os.access(new.root / TOP / SITE / "gamma/native.bin", os.X_OK)
 
+    @pytest.mark.parametrize("has_process", [True, False])
+    def test_wheels_are_unpacked_by_a_process_beside_the_object(
+        self, has_process: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By this one where no other can be started, as at the limit of a user's processes."""
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        supervise, started = process.supervise, list[Sequence[str]]()
+
+        def told(argv: Sequence[str], **words: Any) -> int:
+            started.append(argv)
+            if not has_process:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return supervise(argv, **words)
+
+        monkeypatch.setattr(process, "supervise", told)
+        assert contents(put(entry, tmp_path / "another", installed.wheels)) == contents(installed.tree)
+        assert len(started) == 1
+
     @pytest.mark.parametrize("has_thread", [True, False])
     def test_large_files_are_unpacked_beside_the_rest(
         self, has_thread: bool, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """At once where no thread can be started, as at the limit of a user's processes."""
+        """At once where no thread can be started."""
 
         def refuse(_: object) -> None:
             raise RuntimeError("can't start new thread")
 
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        task = task_of(entry, installed.wheels, tmp_path / "together")
+        expected = unpack_wheels.unpacked(task)
         if not has_thread:
             monkeypatch.setattr(threading.Thread, "start", refuse)
-        monkeypatch.setattr(wheels, "LARGE", 0)
-        entry, began = pushed(installed.tree, installed.wheels, tmp_path / "cache"), list[str]()
-
-        class Told(wheels.Beside):
-            def begin(self, work: Callable[[], str]) -> Future[str]:
-                began.append("one")
-                return super().begin(work)
-
-        monkeypatch.setattr(wheels, "Beside", Told)
-        assert contents(put(entry, tmp_path / "another", installed.wheels)) == contents(installed.tree)
-        assert len(began) > 5
+        monkeypatch.setattr(unpack_wheels, "LARGE", 0)
+        assert unpack_wheels.unpacked(msgspec.structs.replace(task, root=str(tmp_path / "apart"))) == expected
+        assert below(tmp_path / "apart") == below(tmp_path / "together") == expected.keys()
 
     def test_nothing_of_the_wheels_is_in_the_object(self, installed: Installed, tmp_path: Path) -> None:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
@@ -547,7 +573,7 @@ def test_any_wheels_and_any_changes(
                 path = site / member.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(archive.read(member))
-                path.chmod(0o755 if wheels.is_program(member) else 0o644)
+                path.chmod(0o755 if wheel_members.is_program(member) else 0o644)
     own = sorted(path for path in site.rglob("*") if path.is_file())
     for path in own:
         change = data.draw(st.sampled_from(["", "", "text", "mode", "gone", "bytes"]))
@@ -629,7 +655,7 @@ class TestRefused:
     def test_any_damage_of_a_wheel_that_a_recipe_pins_so(
         self, kind: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(wheels, "LARGE", large)
+        monkeypatch.setattr(unpack_wheels, "LARGE", large)
         path, dice = tmp_path / "odd.whl", random.Random(kind)
         with zipfile.ZipFile(path, "w", kind) as archive:
             archive.writestr("odd.txt", bytes(range(256)) * 20)
@@ -638,19 +664,14 @@ class TestRefused:
             data = bytearray(content)
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
             path.write_bytes(data)
-            sha256, used = digest(path), WheelFiles(folder=f"{TOP}/x")
-            with (
-                suppress(ValueError, OSError),
-                wheels.unpacking({sha256: path}, {sha256: used}, MODULE, tmp_path / str(number)) as rest,
-            ):
-                rest()
+            sha256, root = digest(path), str(tmp_path / str(number))
+            used = {sha256: WheelFiles(folder=f"{TOP}/x")}
+            task = unpack_wheels.Task(wheels={sha256: str(path)}, used=used, module=MODULE, root=root, changed=1)
+            with suppress(ValueError, OSError):
+                unpack_wheels.unpacked(task)
 
-    @pytest.mark.parametrize("large", [0, 1_000_000])
     @pytest.mark.parametrize("how", ["cut", "another", "damaged", "gone"])
-    def test_a_wheel_that_is_not_what_it_was(
-        self, how: str, large: int, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(wheels, "LARGE", large)
+    def test_a_wheel_that_is_not_what_it_was(self, how: str, installed: Installed, tmp_path: Path) -> None:
         entry, used = pushed(installed.tree, installed.wheels, tmp_path / "cache"), dict(installed.wheels)
         path = next(iter(used.values()))
         content = path.read_bytes()
@@ -666,6 +687,41 @@ class TestRefused:
         else:
             path.unlink()
         assert path.name in refused(entry, used, tmp_path)
+
+    def test_compiled_python_whose_source_is_not_there(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        without = {sha256: msgspec.structs.replace(of, without=(*of.without, "alpha/__init__.py"))
+                   for sha256, of in entry.manifest.wheels.items()}  # fmt: skip
+        forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, wheels=without))
+        assert "alpha/__pycache__/__init__" in refused(forged, installed.wheels, tmp_path)
+
+    def test_a_program_that_is_killed(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where memory is short: that is no fault of the cache, and nothing is left."""
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        instead(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        with pytest.raises(HostProblem, match=r"The wheels of Toy/2\.0 could not be unpacked") as told:
+            put(entry, tmp_path / "another", installed.wheels)
+        assert "SIGKILL" in told.value.why
+        assert below(tmp_path / "another") == set()
+
+    def test_what_unpacks_wheels_ends_with_a_bad_object(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry, began = pushed(installed.tree, installed.wheels, tmp_path / "cache"), tmp_path / "began"
+        instead(monkeypatch, f"import os, time; open({str(began)!r}, 'w').write(str(os.getpid())); time.sleep(300)")
+        take = unpack.unpack
+
+        def later(*words: Any) -> dict[str, str]:
+            until(lambda: began.is_file() and began.read_text(), "it to have begun")
+            return take(*words)
+
+        monkeypatch.setattr(unpack, "unpack", later)
+        some = {name: file for name, file in entry.manifest.files.items() if not name.endswith(".pyc")}
+        forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, files=some))
+        assert "which its manifest does not name so" in refused(forged, installed.wheels, tmp_path)
+        assert not Path(f"/proc/{began.read_text()}").exists()
 
     @pytest.mark.parametrize("folder", ["", "/etc", f"{TOP}/../../x", "software/Other/1/lib", "modules/all", TOP[:-1]])
     def test_a_folder_that_is_another(self, folder: str, installed: Installed, tmp_path: Path) -> None:

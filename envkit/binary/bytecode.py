@@ -7,7 +7,7 @@ import os
 import struct
 from pathlib import Path
 
-HEADER = 16
+HEADER, TIME = 16, 8  # bytes, and where the time of the source is in them
 SINCE_3_8, SINCE_3_11, UNKNOWN = 3400, 3450, 3700  # magic numbers: how code is laid out
 EMPTY, LONG, SHORT, MANY, FEW = b"0NFTS.", b"stuaA", b"zZf", b"([<>", b")"
 FIXED = {ord("i"): 4, ord("I"): 8, ord("g"): 8, ord("y"): 16, ord("r"): 4}
@@ -31,6 +31,11 @@ def source_of(pyc: str) -> str:
     """Return the path of the source that a file of ``__pycache__`` was compiled from."""
     folder, name = pyc.rsplit("/", 1)
     return f"{folder.rpartition('/')[0]}/{name.partition('.')[0]}.py"
+
+
+def timed(pyc: bytes, changed: int) -> bytes:
+    """Return a compiled file with another time of its source (s)."""
+    return pyc[:TIME] + struct.pack("<I", changed & 0xFFFFFFFF) + pyc[TIME + 4 :]
 
 
 def is_whole(data: bytes) -> bool:

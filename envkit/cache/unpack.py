@@ -8,13 +8,14 @@ import hashlib
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
-from envkit.cache import prefixes
-from envkit.cache import wheels as of_wheels
+from envkit.binary import bytecode
+from envkit.cache import prefixes, unpack_wheels
 from envkit.cache.manifest import PREFIX, Manifest, PackedFile
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
@@ -50,10 +51,15 @@ def take(
         packed, root = folder / "object", folder / "tree"
         with packed.open("wb") as stream:
             fetch(entry, stream)
+        task = unpack_wheels.Task(
+            wheels={sha256: str(path) for sha256, path in wheels.items()},
+            used=manifest.wheels, module=manifest.module, root=str(root), changed=int(time.time()),
+        )  # fmt: skip
         try:
-            with of_wheels.unpacking(wheels, manifest.wheels, manifest.module, root) as rest:
-                digests = unpack(entry, packed, root, tree)
-                digests |= rest()
+            with unpack_wheels.unpacking(task, folder) as rest:
+                own = unpack(entry, packed, root, tree, task.changed)
+                digests = own | rest()
+            require_sources(own, digests)
             link(manifest, root, tree)
             if not is_compiled(manifest):
                 compile_all(root / "software" / manifest.module, tree, manifest, python)
@@ -137,11 +143,11 @@ class Bounded:
         return content
 
 
-def unpack(entry: SignedManifest, packed: Path, root: Path, tree: Tree) -> dict[str, str]:
+def unpack(entry: SignedManifest, packed: Path, root: Path, tree: Tree, now: int) -> dict[str, str]:
     """Unpack an object below a folder, made to fit a tree; return the SHA-256 of each file, by its name.
 
-    The prefix is put into texts, the new digests into the lists of packages, and into compiled Python the times of its
-    sources, which are there already or come before it. Raises CacheInvalid, OSError, ValueError for a damaged list.
+    The prefix is put into texts, the new digests into the lists of packages, and the time that it is ``now`` into all
+    Python, compiled or not. Raises CacheInvalid, OSError, ValueError for a damaged list.
     """
     prefix, changed, digests = tree.root.parent, dict[str, PackedFile](), dict[str, str]()
     with packed.open("rb") as stream:
@@ -153,10 +159,17 @@ def unpack(entry: SignedManifest, packed: Path, root: Path, tree: Tree) -> dict[
             if name.endswith(prefixes.LIST):
                 fitted = prefixes.relisted(fitted, str(Path(path).parents[1]), changed)
             elif name.endswith(".pyc"):
-                fitted = of_wheels.timed(fitted, path)
+                fitted = bytecode.timed(fitted, now)
             digests[name] = file.sha256 if fitted is content else hashlib.sha256(fitted).hexdigest()
-            of_wheels.write_new(path, [fitted], is_program=file.is_program)
+            unpack_wheels.write_new(path, [fitted], now, is_program=file.is_program)
     return digests
+
+
+def require_sources(names: Iterable[str], there: Collection[str]) -> None:
+    """Require that the source of all compiled Python is there. Raises ValueError."""
+    for name in (one for one in names if one.endswith(".pyc")):
+        if bytecode.source_of(name) not in there:
+            raise ValueError(f"{name} is compiled from nothing that is there")
 
 
 def compare(entry: SignedManifest, packed: decompression.Readable | BinaryIO) -> None:

@@ -464,7 +464,7 @@ def taken(found: manifest.Manifest, signed: manifest.Signed, content: bytes, fol
         unpack.require_own(entry, tree)
         with io.BytesIO() as stream:
             unpack.fetch(entry, stream)
-        unpack.unpack(entry, path, root, tree)
+        unpack.unpack(entry, path, root, tree, 1)
         unpack.link(found, root, tree)
         assert not [one for one in (folder / "to").rglob("*") if one.is_file() and not one.is_relative_to(root)]
     finally:

@@ -1,0 +1,83 @@
+"""The files of a wheel: where pip puts them, and what is in them, read twice as quickly as by zipfile."""
+
+import lzma
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import cast
+
+from isal import isal_zlib
+
+from envkit.system import files
+
+MOVED = re.compile(r"^[^/]+\.data/(?:plat|pure)lib/")  # as of libclang, which TensorFlow needs
+CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
+BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
+SMALL = 1 << 16  # bytes of what is deflated
+ENCRYPTED = 1  # a flag of a member
+HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
+
+
+def installed(name: str) -> str:
+    """Return where pip puts a file of a wheel below site-packages."""
+    return MOVED.sub("", name)
+
+
+def is_program(member: zipfile.ZipInfo) -> bool:
+    """Say whether pip makes a file of a wheel one that can be executed."""
+    mode = member.external_attr >> 16
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+def is_deflated(member: zipfile.ZipInfo) -> bool:
+    """Say whether a member is as wheels have it."""
+    return member.compress_type == zipfile.ZIP_DEFLATED and not member.flag_bits & ENCRYPTED
+
+
+def content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the content of a member of an archive, which is open; twice as quickly as zipfile for what it has deflated.
+
+    That reads without moving in the file, so that several can be read at a time. Raises BadZipFile, and what unpacking
+    does (BROKEN), OSError.
+    """
+    if not is_deflated(member):
+        with archive.open(member) as source:
+            while piece := source.read(files.PIECE):
+                yield piece
+        return
+    assert archive.fp is not None  # noqa: S101  (it is open)
+    descriptor, at = archive.fp.fileno(), member.header_offset
+    header = os.pread(descriptor, HEADER.size, at)
+    magic, *_, name, extra = HEADER.unpack(header) if len(header) == HEADER.size else (b"",)
+    if magic != b"PK\3\4":
+        raise zipfile.BadZipFile(f"{member.filename!r} does not begin where it should")
+    at += HEADER.size + name + extra
+    size, checksum = 0, 0
+    for piece in inflated(descriptor, at, member.compress_size):
+        size, checksum = size + len(piece), isal_zlib.crc32(piece, checksum)
+        if size > member.file_size:
+            raise zipfile.BadZipFile(f"{member.filename!r} is larger than it should be")
+        yield piece
+    if size != member.file_size or checksum != member.CRC:
+        raise zipfile.BadZipFile(f"{member.filename!r} is not what its checksum says")
+
+
+def inflated(descriptor: int, at: int, left: int) -> Iterator[bytes]:
+    """Yield what is deflated in so many bytes of a file, a small one at once. Raises EOFError, CORRUPT, OSError."""
+    if left <= SMALL:
+        yield isal_zlib.decompress(os.pread(descriptor, left, at), -zlib.MAX_WBITS)
+        return
+    inflating = isal_zlib.decompressobj(-zlib.MAX_WBITS)
+    while not inflating.eof:
+        packed = inflating.unconsumed_tail
+        if not packed:
+            packed = os.pread(descriptor, min(left, files.PIECE), at)
+            left, at = left - len(packed), at + len(packed)
+        piece = inflating.decompress(packed, files.PIECE)
+        if not packed and not piece:
+            raise EOFError("it is cut off")
+        yield piece
