@@ -31,7 +31,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @options.prefix
 @click.option("--dry-run", is_flag=True, help="Print the plan and what stands in its way; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan of --dry-run as JSON.")
-@click.option("--offline", is_flag=True, help="Use no network: every source must be in the cache.")
+@click.option("--offline", is_flag=True, help="Use no network: every source must be in PREFIX/sources.")
 @click.option(
     "--bundle",
     type=FILE,

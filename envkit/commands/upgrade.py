@@ -10,7 +10,7 @@ from envkit.commands import options
 @click.argument("name", required=False)
 @options.prefix
 @click.option("--dry-run", is_flag=True, help="Say what has changed; build nothing.")
-@click.option("--offline", is_flag=True, help="Use no network: every source must be in the cache.")
+@click.option("--offline", is_flag=True, help="Use no network: every source must be in PREFIX/sources.")
 @click.option("--accept-eula", "eulas", metavar="NAME", multiple=True, help="Accept this licence. May be repeated.")
 @click.option(
     "--jobs",

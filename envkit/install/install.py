@@ -173,7 +173,7 @@ def of_bundle(work: Installation) -> Iterator[str]:
         pins = {source.place: source.sha256 for source in work.sources}
         right = {entry.filename for entry in carried.files if pins.get(entry.filename) in (None, entry.sha256)}
         taken = sorted(absent & right)
-        yield f"Bundle:   {len(taken)} of its {len(carried.files)} files would be taken, which the cache lacks"
+        yield f"Bundle:   {len(taken)} of its {len(carried.files)} files, which the prefix lacks, would be taken"
         yield from (f"  {shown(name)}" for name in taken)
 
 

@@ -125,6 +125,16 @@ def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Receipt | EnvironmentDama
         yield from ((tree, name, environment) for name, environment in all_in(tree))
 
 
+def holding(horovod: Path) -> Receipt | None:
+    """Return the environment whose Horovod lies there, as one of its modules; None where none is found."""
+    for folder in (parent for parent in horovod.parents if parent.name == "software"):
+        with suppress(NotReadable, HostProblem, OSError):
+            for _, environment in all_in(Tree(root=folder.parent)):
+                if not isinstance(environment, EnvironmentDamaged) and environment.horovod == str(horovod):
+                    return environment
+    return None
+
+
 def trees(prefix: Prefix) -> Iterator[Tree]:
     """Yield the trees for this machine type, in the order in which names are looked for: first envkit's own Python.
 

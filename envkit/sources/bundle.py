@@ -133,7 +133,7 @@ def manifest_of(sources: Sequence[Source], here: SourceCache, stack: str) -> Bun
     here.save_stamps()
     if absent:
         raise SourcesMissing(
-            what=f"{len(absent)} sources for the bundle are not in the cache {here.folder}.",
+            what=f"{len(absent)} sources for the bundle are not in {here.folder}.",
             why="\n".join(f"{source.place} (for {source.needed_by})" for source in absent),
             fix=f"envkit fetch {stack}",
         )

@@ -36,11 +36,11 @@ __all__ = [
 UNPINNED = "its recipe pins no SHA-256, so that no download of it can be trusted"
 WRONG_CONTENT = (
     "What is offered is damaged, or not what the author of the recipe saw. Get the right file from a site "
-    "that has it and put it into the cache; change the checksum in the recipe only if you know why."
+    "that has it and put it into PREFIX/sources; change the checksum in the recipe only if you know why."
 )
 NOT_FETCHED = (
     "Check the network, the proxy and pip's configuration (python -m pip config list), then repeat the "
-    "command: what is complete is kept. Files that you put into the cache under these names are used, too."
+    "command: what is complete is kept. Files that you put into PREFIX/sources under these names are used, too."
 )
 
 
@@ -155,7 +155,7 @@ def all_in_one(
     why = "\n".join(line(problem, history) for problem in problems)
     unpinned = [problem.source for problem in problems if problem.source.sha256 is None]
     advice = [
-        f"{source.place}: add its SHA-256 to {source.needed_by}, or put the file into the cache yourself."
+        f"{source.place}: add its SHA-256 to {source.needed_by}, or put the file into PREFIX/sources yourself."
         for source in unpinned
     ]
     if all(problem.wrong_content or problem.source.place in history for problem in problems):
@@ -165,7 +165,7 @@ def all_in_one(
         )
     if len(unpinned) < len(problems):
         advice += [elsewhere(stack)] if offline else [NOT_FETCHED]
-    what = f"missing from the cache {cache}" if offline else f"could not be fetched into {cache}"
+    what = f"missing from {cache}" if offline else f"could not be fetched into {cache}"
     return SourcesMissing(what=f"{number} {what}.", why=why, fix="\n".join(advice))
 
 

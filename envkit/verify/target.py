@@ -97,10 +97,11 @@ class Target:
         """The MPI of a wheel that stands in for the machine's own; nothing without one."""
         return self.receipt.wheel_mpi if self.receipt is not None else ""
 
-    @property
+    @functools.cached_property
     def origin(self) -> str:
         """The cache that its Horovod was taken from, in words; nothing where it was built."""
-        return self.receipt.origin if self.receipt is not None else ""
+        receipt = self.receipt or receipts.holding(self.horovod)
+        return receipt.origin if receipt is not None else ""
 
     @functools.cached_property
     def shadows(self) -> tuple[str, ...]:

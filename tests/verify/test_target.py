@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments.receipt import Cached
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.system.resources import data
 from envkit.verify import target
@@ -54,6 +58,24 @@ def test_what_the_caller_stands_in(
     assert found.horovod == tmp_path / "site-packages" / "horovod"
     assert found.library_path == (Path("/a"), Path("/b"))
     assert found.python == sys.executable
+
+
+def test_where_the_horovod_that_the_caller_stands_in_was_taken_from(
+    tmp_path: Path, install: Callable[..., ModuleReceipt]
+) -> None:
+    made = install("toy-cpu", "Python/system", "Horovod/1.0")
+    env = site(Path(made.tree) / "software/Horovod/1.0/lib", TORCH)
+    found = target.current(env)
+    assert found is not None and found.origin == ""
+    origin = Cached(place="/c", id="0" * 64, host="node1", built="2026-01-02", key="")
+    modules = tuple(msgspec.structs.replace(one, cached=origin) for one in made.modules)
+    for name, horovod, expected in (
+        ("other-cpu", "/elsewhere/horovod", ""),
+        ("toy-cpu", str(found.horovod), f"Horovod/1.0 {origin.shown}"),
+    ):
+        install(name, "Python/system", "Horovod/1.0", modules=modules, horovod=horovod)
+        found = target.current(env)
+        assert found is not None and found.origin == expected
 
 
 def test_one_framework_can_be_asked_for(tmp_path: Path) -> None:
