@@ -4,7 +4,7 @@
 begins in an empty prefix, fetches its sources, is verified on two ranks, and has an empty compiler cache. The claims
 are held by the clock and by time of the processor. Begin five minutes after many files were removed: until then, ext4
 looks at each that has gone before it makes a new one. Where STACK is an image, it is the image that is pushed and
-taken, beside ``cp`` of the same file; it is not built anew.
+taken, beside ``cp`` of the same file; it is not built anew. Without a claim: ``pip install`` of the framework alone.
 """
 
 import functools
@@ -57,7 +57,7 @@ def main(name: str) -> int:
             f"{name} from a folder, against tar -x of the same files and verify",
             taken, unpacking + verifying, bound=1.5,
         )  # fmt: skip
-        print(f"  tar -x: {unpacking}; verify: {verifying}")
+        print(f"  tar -x: {unpacking}; verify: {verifying}; pip install of the framework alone: {by_pip(near, folder)}")
         with served(cache) as url:
             rounds = [(again(near, name, url), again(near, name, str(cache))) for _ in range(RUNS)]
         by_server, by_folder = (median(column) for column in zip(*rounds, strict=True))
@@ -128,6 +128,14 @@ def again(prefix: Path, name: str, cache: str) -> Cost:
     cost([ENVKIT, "remove", name], own(prefix))
     settings = {**own(prefix), "ENVKIT_CACHE_FROM": cache}
     return cost([ENVKIT, "install", name, "--unsigned-cache"], settings)
+
+
+def by_pip(prefix: Path, folder: Path) -> Cost:
+    """Return what pip takes for the framework alone, from the wheels that an installation has fetched."""
+    sources = prefix / "sources"
+    [wheel] = [path for name in ("torch", "tensorflow") for path in sources.glob(f"{name}*-*.whl")]
+    words = ["--no-index", "--find-links", str(sources), "--target", str(folder / "pip"), str(wheel)]
+    return cost([sys.executable, "-m", "pip", "install", *words], own(prefix))
 
 
 def unpacked(tree: Path, new: Path) -> Cost:
