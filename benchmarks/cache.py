@@ -133,7 +133,7 @@ def again(prefix: Path, name: str, cache: str) -> Cost:
 def by_pip(prefix: Path, folder: Path) -> Cost:
     """Return what pip takes for the framework alone, from the wheels that an installation has fetched."""
     sources = prefix / "sources"
-    [wheel] = [path for name in ("torch", "tensorflow") for path in sources.glob(f"{name}*-*.whl")]
+    [wheel] = [path for name in ("torch", "tensorflow", "tensorflow_cpu") for path in sources.glob(f"{name}-*.whl")]
     words = ["--no-index", "--find-links", str(sources), "--target", str(folder / "pip"), str(wheel)]
     return cost([sys.executable, "-m", "pip", "install", *words], own(prefix))
 
