@@ -747,6 +747,17 @@ class TestRefused:
         forged = msgspec.structs.replace(entry.manifest, wheels=all_of_it)
         assert "File exists" in refused(replace(entry, manifest=forged), installed.wheels, tmp_path)
 
+    @pytest.mark.parametrize("large", [0, 1_000_000])
+    def test_a_file_that_is_in_two_wheels(
+        self, large: int, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(unpack_wheels, "LARGE", large)
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        task = task_of(entry, installed.wheels, tmp_path / "unpacked")
+        both = {sha256: WheelFiles(folder=of.folder) for sha256, of in task.used.items()}
+        with pytest.raises(FileExistsError, match=r"shared/same\.py"):
+            unpack_wheels.unpacked(msgspec.structs.replace(task, used=both))
+
     def test_an_image_with_wheels_is_none(self, installed: Installed, tmp_path: Path) -> None:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
         file = manifest.PackedFile(size=entry.manifest.size, sha256=entry.manifest.sha256, is_program=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -113,7 +114,7 @@ def unpacked(task: Task) -> dict[str, str]:
 
     A thread unpacks the large files, the largest first; what it has not begun when the rest is there is done here.
     """
-    small, large = dict[str, Callable[[], str]](), dict[str, tuple[int, Callable[[], str]]]()
+    small, large = list[tuple[str, Callable[[], str]]](), list[tuple[int, str, Callable[[], str]]]()
     with ExitStack() as opened, Beside() as beside:
         for sha256, of in task.used.items():
             wheel = Path(task.wheels[sha256])
@@ -121,14 +122,14 @@ def unpacked(task: Task) -> dict[str, str]:
                 for name, archive, member in members(wheel, sha256, of, task.module, opened):
                     write = partial(put, wheel, archive, member, f"{task.root}/{name}", task.changed)
                     if is_deflated(member) and member.file_size > LARGE:
-                        large[name] = member.file_size, write
+                        large.append((member.file_size, name, write))
                     else:
-                        small[name] = write
-        ordered = sorted(large, key=lambda name: large[name][0], reverse=True)
-        begun = {name: beside.begin(large[name][1]) for name in ordered}
-        digests = {name: write() for name, write in small.items()}
-        for name in reversed(ordered):
-            digests[name] = large[name][1]() if begun[name].cancel() else begun[name].result()
+                        small.append((name, write))
+        large.sort(key=itemgetter(0), reverse=True)
+        begun = [beside.begin(write) for _, _, write in large]
+        digests = {name: write() for name, write in small}
+        for (_, name, put_it), one in reversed([*zip(large, begun, strict=True)]):
+            digests[name] = put_it() if one.cancel() else one.result()
         return digests
 
 
