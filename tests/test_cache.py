@@ -71,7 +71,7 @@ from envkit.errors import (
     UsageProblem,
 )
 from envkit.install import cache_push, install
-from envkit.machine.host import Host, Platform
+from envkit.machine.host import Host, Platform, Program
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
@@ -412,7 +412,17 @@ class TestLibraries:
         self, words: tuple[str, ...], text: str, features: tuple[str, ...], compiled: Callable[..., Path]
     ) -> None:
         needs("objdump")
-        assert binaries.cpu([Elf.open(compiled(*words, text=text))], "x86_64") == features
+        assert binaries.cpu([compiled(*words, text=text)], "x86_64") == features
+
+    def test_a_program_that_loads_nothing(self, compiled: Callable[..., Path]) -> None:
+        """It has no dynamic segment, as a program of Go; the CPU has to run it all the same."""
+        path = compiled()
+        source = path.with_name("p.c")
+        source.write_text("void _start(void) { for (;;); }\n")
+        subprocess.run(["gcc", "-static", "-nostdlib", "-no-pie", source, "-o", path], check=True)
+        assert binaries.compiled([source, path]) == [path]
+        assert binaries.libraries([path]) == []
+        assert binaries.cpu([path], "x86_64") == ()
 
     def test_what_it_needs_of_libraries_and_what_this_machine_has(self, compiled: Callable[..., Path]) -> None:
         path = compiled(text="#include <stdio.h>\nvoid f(void) { puts(__func__); }\n")
@@ -734,7 +744,8 @@ class TestManyBuilds:
         [listed], _ = contents.entries([entry.place])
         assert entry.manifest.files and not listed.manifest.files
         assert (listed.id, listed.signed) == (entry.id, entry.signed)
-        assert contents.find([entry.place], entry.id[:8]).manifest == entry.manifest
+        for known_by in (entry.id, entry.manifest.sha256):
+            assert contents.find([entry.place], known_by[:8]).manifest == entry.manifest
 
     @pytest.mark.parametrize("kind", [answers.SlowError, answers.UnreachableError])
     def test_a_server_that_fails_says_nothing_of_a_build(
@@ -1805,6 +1816,30 @@ class TestTaken:
         assert not cached.take(one, Console(file=said, width=400))
         assert f"{MODULE} is not taken from there." in said.getvalue()
         assert not one.tree.has(MODULE)
+
+    def test_a_build_with_another_mpi_is_named(
+        self, work: Callable[..., Any], machine: Callable[..., Host], tree: Tree, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Its module has another name, so that it is nothing that this plan could take."""
+        assert "Horovod/1-gompi-system-x" in cached.by_other_mpi("Horovod/1-gmpich-system-x")
+        assert cached.by_other_mpi("Horovod/1-foss-2023a") == set()
+        self.entries(tree, tmp_path / "cache")
+        monkeypatch.setattr(cached, "by_other_mpi", lambda _: {MODULE})
+        made, other = work(tmp_path / "cache"), "Horovod/1.0-other"
+        steps = (Step(module=other, easyconfig=made.plan.steps[0].easyconfig),)
+        own = replace(
+            made, plan=msgspec.structs.replace(made.plan, steps=steps), missing=[other],
+            stack=msgspec.structs.replace(made.stack, module=other),
+            host=machine(mpi=Program(path=Path("/usr/bin/mpirun"), version="4.0", family="MPICH")),
+            lock=msgspec.structs.replace(made.lock, parts=(LockedPart(name=other, recipe="x.eb", sha256="1" * 64),)),
+        )  # fmt: skip
+        found = cached.find_builds(own)
+        assert not found.taken
+        [line] = lines(found)
+        assert line.endswith(f"{tmp_path / 'cache'}, {MODULE}: it was built with Open MPI, and here is MPICH")
+        monkeypatch.undo()
+        assert not cached.find_builds(own).offers
 
     def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")

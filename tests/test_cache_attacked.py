@@ -221,7 +221,7 @@ def test_an_index_that_names_what_has_gone_is_told(tree: Tree, tmp_path: Path) -
     [path] = (tmp_path / "cache/manifests").rglob("*.json")
     path.unlink()
     [wrong] = contents.verified([entry.place], ()).wrong
-    assert "It names 1 build too many." in wrong
+    assert "It names 1 build that is not there." in wrong
     contents.prune(entry.place, 0, dry_run=False)
     assert contents.verified([entry.place], ()).wrong == ()
 

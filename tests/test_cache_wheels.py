@@ -1,6 +1,7 @@
 """A module that is made of wheels, in a cache: what of it is in its object, and what comes from the wheels again."""
 
 import base64
+import csv
 import errno
 import hashlib
 import io
@@ -10,12 +11,14 @@ import os
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,7 +43,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedFile, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Cached, Mpi
-from envkit.errors import CacheInvalid, HostProblem, NotRelocatable, SourcesMissing
+from envkit.errors import CacheInvalid, ChecksumMismatch, HostProblem, NotRelocatable, SourcesMissing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -64,6 +67,10 @@ ODD = re.compile(re.escape(manifest.PREFIX) + rb"|^\x7fELF|\0")  # what is refus
 pytestmark = pytest.mark.xdist_group("wheels")  # one worker has pip install them
 
 PREFIX = "a-prefix-of-some-length"
+ODD_NAMES = "a,b", 'q"q', "plain"
+DEFLATING = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+UNFINISHED = DEFLATING.compress(b"text\n" * 100) + DEFLATING.flush(zlib.Z_SYNC_FLUSH)
+FINISHED = UNFINISHED + DEFLATING.flush()
 PROGRAMS = "alpha/run.sh", "alpha-1.0.data/scripts/alpha-run"
 
 
@@ -96,6 +103,11 @@ def pip_install(tree: Tree, path: Path) -> None:
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def of_record(path: Path) -> str:
+    """Return the SHA-256 of a file as a list of files has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
 
 
 def by_digest(*paths: Path) -> dict[str, Path]:
@@ -217,6 +229,13 @@ def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> 
         put(entry, tmp_path / "another", used)
     assert below(tmp_path / "another") == set()
     return told.value.why
+
+
+def changed(entry: SignedManifest, used: Mapping[str, Path], wheel: Path, tmp_path: Path) -> None:
+    """Have a wheel refused that is not what it was; nothing of the object is left."""
+    with pytest.raises(ChecksumMismatch, match=re.escape(f"{wheel} is not what the recipe pins")):
+        put(entry, tmp_path / "another", used)
+    assert below(tmp_path / "another") == set()
 
 
 def test_what_compiles_ends_with_the_push_that_started_it(tmp_path: Path) -> None:
@@ -346,7 +365,7 @@ class TestMoved:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert said.stdout.split() == [str(new.root / TOP / SITE / "alpha/__init__.py")] * 2
-        assert "__init__.py'" not in said.stderr  # "code object from": compiled anew
+        assert f"# code object from {new.root}" not in said.stderr  # it would be compiled anew
         assert said.stderr.count(f"matches {new.root / TOP / SITE}") == 2
         assert {name: (new.root / name).read_bytes() for name in names} == before
 
@@ -501,6 +520,50 @@ class TestMoved:
         for name in names:
             assert (new.root / TOP / SITE / name).read_text() == "own content\n", name
 
+    def test_what_stands_for_the_prefix_in_the_python_of_a_wheel(self, tmp_path: Path) -> None:
+        tree, mark = tree_in(tmp_path / PREFIX), manifest.PREFIX.decode()
+        one = wheel(tmp_path / "wheels", "odd", {"odd.py": f"MARK = {mark!r}\n", "even.py": "x = 1\n"})
+        pip_install(tree, one)
+        entry = pushed(tree, by_digest(one), tmp_path / "cache")
+        new = put(entry, tmp_path / "another", by_digest(one))
+        assert contents(new) == contents(tree)
+        assert [name.rpartition("/")[2].partition(".")[0] for name in entry.manifest.files if name.endswith("pyc")] == [
+            "even"
+        ]
+
+    def test_scripts_whose_names_are_quoted_in_the_list(self, tmp_path: Path) -> None:
+        tree, scripts = tree_in(tmp_path / PREFIX), {f"odd-1.0.data/scripts/{name}": "#!python\n" for name in ODD_NAMES}
+        one = wheel(tmp_path / "wheels", "odd", {"odd.py": "", **scripts})
+        pip_install(tree, one)
+        for name in ODD_NAMES:
+            path = tree.root / TOP / "bin" / name
+            path.write_text(f"#!{tree.root}/bin/python\n")
+        rows = [[f"../../../bin/{name}", "sha256=x", "1"] for name in ODD_NAMES]
+        record = tree.root / TOP / SITE / "odd-1.0.dist-info/RECORD"
+        with record.open("w", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(rows)
+        new = put(pushed(tree, by_digest(one), tmp_path / "cache"), tmp_path / "another", by_digest(one))
+        with (new.root / record.relative_to(tree.root)).open(newline="") as stream:
+            told = {name: digest_of for name, digest_of, _ in csv.reader(stream)}
+        assert told == {
+            f"../../../bin/{name}": f"sha256={of_record(new.root / TOP / 'bin' / name)}" for name in ODD_NAMES
+        }
+
+    @pytest.mark.parametrize(
+        ("raw", "size"), [(b"", 0), (b"\3\0", 0), (UNFINISHED, 500), (FINISHED, 500), (FINISHED, 0)]
+    )
+    def test_members_that_few_programs_write(self, raw: bytes, size: int, tmp_path: Path) -> None:
+        """They are read as zipfile, and so pip, reads them: without a last block, or with more than there should be."""
+        path, crc = tmp_path / "odd.zip", zlib.crc32(b"text\n" * (size // 5))
+        facts = (20, 0, zipfile.ZIP_DEFLATED, 0, 0x21, crc, len(raw), size, 1)
+        local = struct.pack("<4s5H3I2H", b"PK\3\4", *facts, 0) + b"x" + raw
+        central = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, *facts, *[0] * 6) + b"x"
+        end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(central), len(local), 0)
+        path.write_bytes(local + central + end)
+        with zipfile.ZipFile(path) as archive:
+            [member] = archive.infolist()
+            assert b"".join(wheel_members.content(archive, member)) == archive.read(member) == b"text\n" * (size // 5)
+
     def test_a_source_that_has_an_odd_name_or_is_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names = ("c.d.py", ".py", ".hidden.py", f"{'l' * 242}.py", f"{'l' * 238}.py")
         tree = tree_in(tmp_path / PREFIX)
@@ -612,7 +675,7 @@ class TestRefused:
         with zipfile.ZipFile(path, "w") as archive:
             for member, text in content.items():
                 archive.writestr(member, text.replace(b"number = 2", b"number = 6"))
-        assert f"the SHA-256 of {path} is {digest(path)}" in refused(entry, used, tmp_path)
+        changed(entry, used, path, tmp_path)
 
     @pytest.mark.parametrize("link", ["nowhere.eb", "z.eb"])
     def test_a_recipe_that_is_a_link_to_nothing(self, link: str, installed: Installed, tmp_path: Path) -> None:
@@ -686,7 +749,7 @@ class TestRefused:
             path.write_bytes(content[:at] + bytes(len(content[at : at + 60])) + content[at + 60 :])
         else:
             path.unlink()
-        assert path.name in refused(entry, used, tmp_path)
+        changed(entry, used, path, tmp_path)
 
     def test_compiled_python_whose_source_is_not_there(self, installed: Installed, tmp_path: Path) -> None:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
@@ -705,6 +768,47 @@ class TestRefused:
             put(entry, tmp_path / "another", installed.wheels)
         assert "SIGKILL" in told.value.why
         assert below(tmp_path / "another") == set()
+
+    def test_a_full_disk_is_said_to_be_full(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        task = task_of(entry, installed.wheels, tmp_path / "unpacked")
+        (tmp_path / "task").write_text(json.dumps(msgspec.to_builtins(task)))
+        argv = [sys.executable, "-m", unpack_wheels.__name__, str(tmp_path / "task"), "/dev/full"]
+        assert subprocess.run(argv, check=False).returncode == errno.ENOSPC
+        monkeypatch.setattr(process, "supervise", lambda *_, **__: errno.ENOSPC)
+        with pytest.raises(OSError, match="No space left"):
+            put(entry, tmp_path / "another", installed.wheels)
+        assert below(tmp_path / "another") == set()
+
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+    def test_what_is_no_fault_of_a_cache(
+        self, number: int, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(*_: object) -> dict[str, str]:
+            raise OSError(number, os.strerror(number))
+
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        monkeypatch.setattr(unpack, "unpack", failing)
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            put(entry, tmp_path / "another", installed.wheels)
+
+    def test_the_program_has_envkit_from_where_this_process_has_it(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in a checkout, by 'python -m envkit': its folder is not in that of Python's packages."""
+        told, supervise = list[Mapping[str, str]](), process.supervise
+
+        def noted(argv: Sequence[str], *, env: Mapping[str, str], **more: Any) -> int:
+            told.append(env)
+            return supervise(argv, env=env, **more)
+
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        monkeypatch.setattr(process, "supervise", noted)
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+        put(entry, tmp_path / "another", installed.wheels)
+        assert told[0]["PYTHONPATH"].split(":") == [os.getcwd(), *sys.path[1:]]  # noqa: PTH109
 
     def test_what_unpacks_wheels_ends_with_a_bad_object(
         self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -926,6 +926,25 @@ def test_asking_finds_what_any_place_has(site: Site, tmp_path: Path, monkeypatch
     assert named(source(), torch(), toy) == {}
 
 
+def test_a_host_is_looked_up_once(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many lookups at once some are lost, and then take five seconds."""
+    looked_up, look_up = list[object](), socket.getaddrinfo
+
+    def told(host: Any, *words: Any, **more: Any) -> Any:
+        looked_up.append(host)
+        return look_up(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", told)
+    url = f"http://localhost:{site.server_port}/files"
+    wanted = [source(f"{number}.txt", b"x", None, (url,)) for number in range(20)]
+    site.files |= {f"/files/{one.filename}": b"x" for one in wanted}
+    assert named(*wanted) == {}
+    assert looked_up.count("localhost") == 1
+    [reasons] = named(source("gone.txt", b"x", None, ("http://nowhere.invalid",))).values()
+    assert "nowhere.invalid" in reasons
+    assert not cache.exists()
+
+
 def test_asking_takes_the_password_and_does_not_show_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
     site.password = "ada:secret"

@@ -172,6 +172,9 @@ def test_sources_that_an_offline_installation_lacks(prefix: Prefix) -> None:
     [problem] = preflight.source_problems([source], prefix, STACK)
     assert problem.what.startswith("1 of 1 sources missing from ")
     assert "envkit fetch toy-cpu" in problem.fix
+    assert "caches" not in problem.fix
+    [problem] = preflight.source_problems([source], prefix, STACK, has_caches=True)
+    assert problem.fix.endswith("Without --offline they are sought in your caches ('cache.from'), too.")
     assert said(preflight.source_problems([], prefix, STACK)) == []
     assert preflight.refusal([problem]) is SourcesMissing
 

@@ -190,6 +190,16 @@ def test_supervise_stops_what_runs_too_long(tmp_path: Path) -> None:
     assert time.monotonic() - began < 4
 
 
+def test_supervise_ends_though_what_supervises_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STOPPED_S", 0.5)
+    began = time.monotonic()
+    argv = ["sh", "-c", "echo $$ > pid; kill -STOP $PPID; exec sleep 300"]
+    status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, until=after(0.4))
+    assert status == 124
+    assert gone(int((tmp_path / "pid").read_text()), 0.1)
+    assert time.monotonic() - began < 4
+
+
 def test_supervise_ends_what_a_command_leaves_behind(tmp_path: Path) -> None:
     daemon = DAEMON.format(path=str(tmp_path / "pid"), ignore="")
     argv = ["sh", "-c", '"$0" -c "$1"; while [ ! -s pid ]; do sleep 0.02; done', PYTHON, daemon]

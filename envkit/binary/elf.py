@@ -34,6 +34,10 @@ class ElfError(ValueError):
     """The file is not a 64-bit little-endian ELF file with a dynamic segment, or a table of it is damaged."""
 
 
+class StaticError(ElfError):
+    """The file has no dynamic segment, as a program that loads nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbol:
     """One dynamic symbol: binding and type as in `st_info`, address and size in bytes."""
@@ -111,7 +115,7 @@ class Elf:
                         break
                     dynamic.setdefault(tag, []).append(value)
         if not dynamic:
-            raise ElfError(f"{path}: no dynamic segment")
+            raise StaticError(f"{path}: no dynamic segment")
         return cls(path=path, machine=machine, _data=data, _loads=tuple(loads), _dynamic=dynamic)
 
     @property

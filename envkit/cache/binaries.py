@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from envkit.binary.elf import Elf, ElfError
+from envkit.binary.elf import Elf, ElfError, StaticError
 from envkit.binary.loader import read_loader_cache
 from envkit.cache.manifest import rules
 from envkit.errors import HostProblem
@@ -18,17 +18,26 @@ MOST = 1 << 30  # bytes of the machine code of a library, in words
 LOADER_CACHE = Path("/etc/ld.so.cache")
 
 
-def libraries(paths: Iterable[Path]) -> list[Elf]:
+def compiled(paths: Iterable[Path]) -> list[Path]:
     """Return those of some files that are libraries or programs. Raises OSError."""
-    elf_files = []
+    found = []
     for path in paths:
         with path.open("rb") as stream:
-            is_elf = stream.read(4) == b"\x7fELF"
-        if is_elf:
-            try:
-                elf_files.append(Elf.open(path))
-            except ElfError as error:
-                raise HostProblem(what=f"{path} cannot be read as a library.", why=str(error)) from error
+            if stream.read(4) == b"\x7fELF":
+                found.append(path)
+    return found
+
+
+def libraries(paths: Iterable[Path]) -> list[Elf]:
+    """Return those of some libraries and programs that load others. Raises HostProblem, OSError."""
+    elf_files = []
+    for path in paths:
+        try:
+            elf_files.append(Elf.open(path))
+        except StaticError:
+            continue
+        except ElfError as error:
+            raise HostProblem(what=f"{path} cannot be read as a library.", why=str(error)) from error
     return elf_files
 
 
@@ -54,18 +63,18 @@ def mpi_library(elf_files: Iterable[Elf]) -> str:
     return next((name for elf in elf_files for name in elf.needed if name.startswith("libmpi")), "")
 
 
-def cpu(elf_files: Sequence[Elf], machine: str) -> tuple[str, ...]:
-    """Return the features of the CPU without which code in libraries does not run. Raises HostProblem.
+def cpu(paths: Sequence[Path], machine: str) -> tuple[str, ...]:
+    """Return the features of the CPU without which code in libraries and programs does not run. Raises HostProblem.
 
     Code that is chosen while running counts as well, so that it may be too many.
     """
     patterns = {name: re.compile(text) for name, text in rules()["cpu"].get(machine, {}).items()}
     needed = set[str]()
-    for elf in elf_files if patterns else ():
-        done = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300, most_bytes=MOST)
+    for path in paths if patterns else ():
+        done = process.capture(["objdump", *rules()["objdump"][machine], str(path)], timeout_s=300, most_bytes=MOST)
         if done.status:
             raise HostProblem(
-                what=f"The machine code of {elf.path} cannot be read.",
+                what=f"The machine code of {path} cannot be read.",
                 why="There is no program objdump on PATH." if done.status == 127 else done.stderr.strip(),
                 fix="Install binutils, which has it, and push again.",
             )

@@ -145,7 +145,9 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     Raises CacheInvalid for one that is there and cannot be read.
     """
     (found, looking), wanted = entries(places), wanted.lower()
-    fitting = {one.id: one for one in reversed(found) if one.id.startswith(wanted)}  # of equal ones the first
+    fitting = {
+        one.id: one for one in reversed(found) if one.id.startswith(wanted) or one.manifest.sha256.startswith(wanted)
+    }  # of equal ones the first
     for place_of in places if looking.wrong and not fitting else ():
         names = list[str]()
         with suppress(CacheInvalid):
@@ -255,7 +257,7 @@ def wrong_of_index(of: Place, names: Sequence[str]) -> str:
     if lacking := len(set(names) - listed):
         return f"It lacks {words.count(lacking, 'build')}."
     gone = len(listed - set(of.names()))
-    return f"It names {words.count(gone, 'build')} too many." if gone else ""
+    return f"It names {words.count(gone, 'build')} that is not there." if gone else ""
 
 
 def is_source(build: Stored) -> bool:

@@ -106,12 +106,14 @@ def pack(
         own = {name for name, entry in entries.items() if not (entry.link or entry.places)}  # else it has the prefix
         sources = {name for name in from_wheels | own if name.startswith(f"software/{module}/lib/")}
         for name, content in of_wheels.compiled(tree, module, sources, known) if python == of_wheels.PYTHON else ():
-            if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
+            is_behind_link = name.rpartition("/")[0] in every
+            if name not in from_wheels and not is_behind_link and PREFIX not in content:
                 add(name, content, 0, is_program=False)
     place.flush()
     place.seek(0)
     tell("looking at what its libraries need")
-    libraries = binaries.libraries(tree.root / name for name in sorted(names) if not entries[name].link)
+    compiled = binaries.compiled(tree.root / name for name in sorted(names) if not entries[name].link)
+    libraries = binaries.libraries(compiled)
     return Packed(
         files=entries,
         wheels=described,
@@ -120,7 +122,7 @@ def pack(
         sha256=digest_of(place),
         versions=binaries.versions(libraries),
         mpi_library=binaries.mpi_library(libraries),
-        cpu=binaries.cpu(libraries, machine),
+        cpu=binaries.cpu(compiled, machine),
         changed=tuple(changed),
         syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )

@@ -59,11 +59,12 @@ def relisted(content: bytes, site: str, changed: Mapping[str, PackedFile]) -> by
     """
     lines = list[str]()
     for line in content.decode().splitlines(keepends=True):
-        name, _, rest = line.partition(",")
-        new = changed.get(os.path.normpath(f"{site}/{name}")) if rest.startswith("sha256=") else None
+        written, _, rest = line.rpartition(",sha256=")
+        name = written[1:-1].replace('""', '"') if written.startswith('"') else written  # as CSV has one with a comma
+        new = changed.get(os.path.normpath(f"{site}/{name}")) if rest else None
         if new is not None and new.sha256:
             digest = urlsafe_b64encode(bytes.fromhex(new.sha256)).rstrip(b"=").decode()
-            line = f"{name},sha256={digest},{new.size}{line[len(line.rstrip()) :]}"
+            line = f"{written},sha256={digest},{new.size}{line[len(line.rstrip()) :]}"
         lines.append(line)
     return "".join(lines).encode()
 

@@ -21,7 +21,7 @@ from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid
+from envkit.errors import CacheInvalid, ChecksumMismatch
 from envkit.system import decompression, files, process, temporary
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 MOST = 2 << 30  # bytes of a module's object, and of what is in it
 MOST_OF_AN_IMAGE = 16 << 30  # as of any file that a server gives
-OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
+NOT_OF_CACHE = {
+    *unpack_wheels.OF_THE_DISK, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
+}  # fmt: skip
 SLASH = re.compile("/")
 HEADERS = 2048  # bytes of a tar file for each of its files
 
@@ -41,7 +43,7 @@ def take(
 
     Returns the SHA-256 of its files as they are there, by their names in the tree, as far as they are known.
     ``wheels`` are those that its recipe pins, by their SHA-256. Raises CacheInvalid for what is not what the manifest
-    says; nothing of it is left then. Raises OSError.
+    says; nothing of it is left then. Raises ChecksumMismatch for a wheel that is not what it was, HostProblem, OSError.
     """
     manifest = entry.manifest
     require_own(entry, tree)
@@ -66,15 +68,28 @@ def take(
             note(entry, root)
             recipes = recipes_of(root / "software" / manifest.module)
         except ValueError as error:
+            require_wheels(manifest, wheels)
             raise bad(entry, f"It cannot be put into this prefix: {error}.") from error
         except OSError as error:
-            if error.errno in OF_THE_DISK:
+            if error.errno in NOT_OF_CACHE:
                 raise
+            require_wheels(manifest, wheels)
             name = str(error.filename or manifest.module).removeprefix(f"{root}/")
             wheels_too = " Its manifest and its wheels do not go together." if manifest.wheels else ""
             raise bad(entry, f"{name}: {error.strerror}.{wheels_too}") from error
         move_in(manifest, root, tree, recipes, record)
     return digests
+
+
+def require_wheels(manifest: Manifest, wheels: Mapping[str, Path]) -> None:
+    """Require that wheels are what the recipe pins, now that one could not be unpacked. Raises ChecksumMismatch."""
+    for sha256, path in ((sha256, wheels[sha256]) for sha256 in manifest.wheels):
+        if not path.is_file() or files.sha256(path) != sha256:
+            raise ChecksumMismatch(
+                what=f"{path} is not what the recipe pins.",
+                why="It has changed or gone since it was fetched, or while it was unpacked.",
+                fix="Run the same command again: it is fetched anew.",
+            )
 
 
 def require_own(entry: SignedManifest, tree: Tree) -> None:

@@ -29,6 +29,7 @@ from envkit.system import process, record
 
 LARGE = 1 << 20  # bytes of a file of a wheel
 NOT_STARTED = (errno.EAGAIN, errno.ENOMEM)
+OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE}
 
 T = TypeVar("T")
 
@@ -77,12 +78,15 @@ def by_program(task: Task, folder: Path, until: Callable[[], bool]) -> dict[str,
     told.write_text(json.dumps(msgspec.to_builtins(task)))
     isolation = "-I" if sys.flags.isolated else "-P"  # as this process was begun
     argv = [sys.executable, isolation, "-m", __name__, str(told), str(answer)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     try:
-        status = process.supervise(argv, env=os.environ, log=log, until=until)
+        status = process.supervise(argv, env=env, log=log, until=until)
     except OSError as error:
         if error.errno in NOT_STARTED:  # the limit of this user's processes
             return unpacked(task)
         raise
+    if status in OF_THE_DISK:
+        raise OSError(status, os.strerror(status), str(answer))
     if status:
         said = log.read_text(errors="replace").strip().splitlines()
         raise HostProblem(
@@ -99,14 +103,17 @@ def by_program(task: Task, folder: Path, until: Callable[[], bool]) -> dict[str,
 
 
 def main(told: str, answer: str) -> None:
-    """Do a task that a file holds, and write the outcome to another."""
+    """Do a task that a file holds, and write the outcome to another; if that fails, end with the error's number."""
     try:
         outcome = Outcome(digests=unpacked(record.convert(json.loads(Path(told).read_text()), Task)))
     except ValueError as error:
         outcome = Outcome(why=str(error))
     except OSError as error:
         outcome = Outcome(errno=error.errno or errno.EIO, filename=error.filename)
-    Path(answer).write_text(json.dumps(msgspec.to_builtins(outcome)))
+    try:
+        Path(answer).write_text(json.dumps(msgspec.to_builtins(outcome)))
+    except OSError as error:
+        os._exit(error.errno or errno.EIO)  # nothing can be written here
 
 
 def unpacked(task: Task) -> dict[str, str]:

@@ -17,7 +17,6 @@ from envkit.system import files
 MOVED = re.compile(r"^[^/]+\.data/(?:plat|pure)lib/")  # as of libclang, which TensorFlow needs
 CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
 BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
-SMALL = 1 << 16  # bytes of what is deflated
 ENCRYPTED = 1  # a flag of a member
 HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
 
@@ -56,21 +55,19 @@ def content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes
     if magic != b"PK\3\4":
         raise zipfile.BadZipFile(f"{member.filename!r} does not begin where it should")
     at += HEADER.size + name + extra
-    size, checksum = 0, 0
+    left, checksum = member.file_size, 0
     for piece in inflated(descriptor, at, member.compress_size):
-        size, checksum = size + len(piece), isal_zlib.crc32(piece, checksum)
-        if size > member.file_size:
-            raise zipfile.BadZipFile(f"{member.filename!r} is larger than it should be")
-        yield piece
-    if size != member.file_size or checksum != member.CRC:
+        wanted = piece[:left]  # zipfile, and so pip, drops the rest
+        left, checksum = left - len(wanted), isal_zlib.crc32(wanted, checksum)
+        yield wanted
+        if not left:
+            break
+    if left or checksum != member.CRC:
         raise zipfile.BadZipFile(f"{member.filename!r} is not what its checksum says")
 
 
 def inflated(descriptor: int, at: int, left: int) -> Iterator[bytes]:
-    """Yield what is deflated in so many bytes of a file, a small one at once. Raises EOFError, CORRUPT, OSError."""
-    if left <= SMALL:
-        yield isal_zlib.decompress(os.pread(descriptor, left, at), -zlib.MAX_WBITS)
-        return
+    """Yield what is deflated in so many bytes of a file, as far as it goes. Raises CORRUPT, OSError."""
     inflating = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     while not inflating.eof:
         packed = inflating.unconsumed_tail
@@ -79,5 +76,5 @@ def inflated(descriptor: int, at: int, left: int) -> Iterator[bytes]:
             left, at = left - len(packed), at + len(packed)
         piece = inflating.decompress(packed, files.PIECE)
         if not packed and not piece:
-            raise EOFError("it is cut off")
+            return
         yield piece

@@ -93,23 +93,28 @@ def find_builds(work: Work) -> FoundBuilds:
     provided, offers = here(work), list[Offer]()
     recipes = {part.name: part.sha256 for part in work.lock.parts}
     by_folder = {folder_of(step.module): step for step in steps}
+    of_other_mpi = by_other_mpi(work.stack.module) if folder_of(work.stack.module) in by_folder else ()
     places = (place for place in work.caches.kept if not (place.is_remote and work.request.offline))
-    looking = Looking(places, by_folder)
+    looking = Looking(places, {*by_folder, *map(folder_of, of_other_mpi)})
     for entry in looking:
-        step = by_folder[folder_of(entry.manifest.module)]
-        if entry.manifest.module != step.module:  # names of folders are not one to one
+        if entry.manifest.module in of_other_mpi:
+            if why := [*fit.of_mpi(entry.manifest.needs, provided)]:
+                offers.append(judged(entry, why, work.caches))
+            continue
+        step = by_folder.get(folder_of(entry.manifest.module))
+        if step is None or entry.manifest.module != step.module:  # names of folders are not one to one
             continue
         is_alone = wheels.is_all(step.sources) or is_of_machine(step)
         own = fit.of_module(provided, step.module, recipes[step.module]) if is_alone else provided
         pinned = {source.sha256 for source in step.sources}
         why = [*fit.reasons(entry.manifest, own)]
         if not entry.manifest.wheels.keys() <= pinned:
-            why.append("it takes wheels that its recipe does not")
+            why.append("it takes files from wheels that the recipe does not pin here")
         offers.append(judged(entry, why, work.caches))
-    modules = [step.module for step in steps]
+    order = {step.module: number for number, step in enumerate(steps)}
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers = by_trust_and_place(offers, work.caches)
-    offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
+    offers.sort(key=lambda offer: order.get(offer.entry.manifest.module, len(order)))
     return FoundBuilds.of(offers, looking, work.caches)
 
 
@@ -119,6 +124,12 @@ def is_sought(step: Step, work: Work) -> bool:
         return False
     is_horovod = step.module == work.stack.module and step.module.startswith("Horovod/")
     return is_horovod or is_of_machine(step) or (wheels.is_all(step.sources) and not step.eula)
+
+
+def by_other_mpi(module: str) -> set[str]:
+    """Return what a Horovod is called where it is linked with another MPI of the machine."""
+    systems = [f"-{name.removesuffix('/system')}-system" for name in rules()["compared"] if name.endswith("/system")]
+    return {module.replace(own, other) for own in systems if own in module for other in systems if other != own}
 
 
 def is_of_machine(step: Step) -> bool:

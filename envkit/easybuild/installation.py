@@ -184,7 +184,9 @@ class ModulesInstallation:
             *self.copied(),
         ]
         if self.request.offline:
-            problems += preflight.source_problems(self.to_fetch, prefix, self.stack, self.request.carried)
+            problems += preflight.source_problems(
+                self.to_fetch, prefix, self.stack, self.request.carried, has_caches=bool(self.caches.places)
+            )
         return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
 
     @property

@@ -418,7 +418,7 @@ def cpu_of(receipt: ImageReceipt) -> tuple[str, ...]:
             answer = process.capture(copying, env=inside.variables(os.environ), timeout_s=300)
             if answer.status:
                 raise HostProblem(what=f"{path} cannot be read in {receipt.image}.", why=answer.stderr.strip()[-600:])
-        return binaries.cpu(binaries.libraries(sorted(folder.iterdir())), receipt.machine)
+        return binaries.cpu(binaries.compiled(sorted(folder.iterdir())), receipt.machine)
 
 
 def provenance(receipt: Made, easybuild: str, verdict: msgspec.Raw, ci: Ci | None) -> Provenance:

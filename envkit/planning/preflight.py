@@ -175,13 +175,19 @@ def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.Bundl
 
 
 def source_problems(
-    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, carried: fetch.BundleManifest | None = None
+    wanted: Sequence[fetch.Source],
+    prefix: Prefix,
+    stack: Stack,
+    carried: fetch.BundleManifest | None = None,
+    *,
+    has_caches: bool = False,
 ) -> Iterable[Problem]:
-    """Yield each source that is not in the cache, for an installation without a network."""
+    """Yield each source that is not in the prefix, for an installation without a network."""
     try:
         absent = lacking(wanted, prefix, carried) if carried else wanted
         fetch.fetch(absent, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
     except (ChecksumMismatch, SourcesMissing) as error:
+        error.fix += "\nWithout --offline they are sought in your caches ('cache.from'), too." if has_caches else ""
         yield SourceMissing(what=f"{error.what}\n{error.why}".strip(), fix=error.fix)
 
 

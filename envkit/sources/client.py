@@ -1,12 +1,17 @@
 """The client of HTTP for downloads: pip's settings, and bounds for what a server sends."""
 
 import os
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
+import httpcore2
 import httpx2
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import PyPIClient
@@ -52,8 +57,54 @@ class Patient(httpx2.BaseTransport):
         return httpx2.Response(answer.status_code, headers=plain(answer), extensions=answer.extensions)
 
 
+class Network(httpcore2.SyncBackend):
+    """Connects to hosts, each of which is looked up once.
+
+    A lookup whose answer is lost takes five seconds, as resolv.conf(5) has it, and many at once lose some.
+    """
+
+    def __init__(self) -> None:
+        self.looking, self.addresses = dict[str, threading.Lock](), dict[str, tuple[str, ...]]()
+
+    def connect_tcp(self, host: str, port: int, *words: Any, **more: Any) -> httpcore2.NetworkStream:
+        """Return a connection to the first address of a host that accepts one. Raises what that does."""
+        *others, last = self.addresses_of(host, port)
+        for address in others:
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                return super().connect_tcp(address, port, *words, **more)
+        return super().connect_tcp(last, port, *words, **more)
+
+    def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
+        """Return the addresses of a host. Raises ConnectError."""
+        with self.looking.setdefault(host, threading.Lock()):
+            if host not in self.addresses:
+                try:
+                    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                except OSError as error:
+                    raise httpcore2.ConnectError(str(error)) from error
+                self.addresses[host] = tuple(dict.fromkeys(str(one[4][0]) for one in found))
+            return self.addresses[host]
+
+
+class Direct(httpx2.HTTPTransport):
+    """The way to servers without a proxy."""
+
+    def __init__(self, verify: ssl.SSLContext, limits: httpx2.Limits) -> None:
+        super().__init__(verify=verify, limits=limits)
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=verify,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=Network(),
+        )
+
+
 class PatientClient(PyPIClient):
     """A client that goes every way with patience, but not for ever."""
+
+    def _init_transport(self, *_: Any, **more: Any) -> httpx2.BaseTransport:
+        return Direct(more["verify"], more["limits"])
 
     def _transport_for_url(self, url: httpx2.URL) -> httpx2.BaseTransport:
         return Patient(super()._transport_for_url(url))

@@ -179,7 +179,7 @@ def line(problem: Unavailable, history: dict[str, str]) -> str:
 def elsewhere(stack: str) -> str:
     """Say how sources come from a machine that has a network."""
     return (
-        f"Where there is a network and the same cache: envkit fetch {stack}\n"
+        f"Where there is a network and this prefix: envkit fetch {stack}\n"
         f"Or carry them over. There: envkit fetch {stack} --bundle FILE.tar\n"
         f"and here: envkit install {stack} --bundle FILE.tar"
     )

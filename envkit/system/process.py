@@ -41,6 +41,7 @@ PASSED_ON = (
 )
 INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLED_S = 0.5
+STOPPED_S = 4 * GRACE_S  # which a supervisor never takes
 KEPT_BYTES = 65536
 MOST_BYTES = 64 << 20  # of output that a short command is read for: what prints more prints without an end
 LIMIT: ContextVar["TimeLimit | None"] = ContextVar("limit", default=None)
@@ -283,6 +284,10 @@ def supervise(
             finally:
                 os.close(writer)
                 writer = -1
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(STOPPED_S)
+                if running.poll() is None:  # it was stopped itself
+                    running.kill()
                 if running.wait() < 0:  # the supervisor was killed: its command died with it, what that started did not
                     with suppress(ProcessLookupError):
                         os.killpg(running.pid, signal.SIGKILL)
