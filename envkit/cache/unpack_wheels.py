@@ -55,19 +55,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def unpacking(task: Task, folder: Path) -> Iterator[Callable[[], dict[str, str]]]:
-    """Do a task beside what is done meanwhile; where no process can be started, at once.
+    """Do a task, its largest wheel beside what is done meanwhile; where no process can be started, that at once.
 
-    What is given waits for its end, and returns the SHA-256 of each file, by its name. ``folder`` takes what the
-    program reads and says. Raises ValueError for what cannot be put there, HostProblem where it fails, OSError.
+    What is given does the rest, and returns the SHA-256 of each file, by its name. ``folder`` takes what the program
+    reads and says. Raises ValueError for what cannot be put there, HostProblem where it fails, OSError.
     """
     if not task.used:
         yield dict
         return
     ending = threading.Event()
+    largest = max(task.used, key=lambda sha256: os.stat(task.wheels[sha256]).st_size)  # noqa: PTH116
+    others = {sha256: of for sha256, of in task.used.items() if sha256 != largest}
+    alone = msgspec.structs.replace(task, used={largest: task.used[largest]})
     with Beside() as beside:
-        outcome = beside.begin(partial(by_program, task, folder, ending.is_set))
+        outcome = beside.begin(partial(by_program, alone, folder, ending.is_set))
         try:
-            yield lambda: outcome.result()
+            yield lambda: unpacked(msgspec.structs.replace(task, used=others)) | outcome.result()
         finally:
             ending.set()
 
