@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from envkit.cache.manifest import WheelFiles
-from envkit.cache.wheel_members import BROKEN, content, installed, is_deflated, is_program
+from envkit.cache.wheel_members import BROKEN, content, installed, is_deflated, is_program, recorded
 from envkit.environments import manifest as lists
 from envkit.errors import HostProblem
 from envkit.sources.source_cache import SourceCache
@@ -129,8 +129,8 @@ def unpacked(task: Task) -> dict[str, str]:
         for sha256, of in task.used.items():
             wheel = Path(task.wheels[sha256])
             with explained(wheel):
-                for name, archive, member in members(wheel, sha256, of, task.module, opened):
-                    write = partial(put, wheel, archive, member, f"{task.root}/{name}", task.changed)
+                for name, archive, member, told in members(wheel, sha256, of, task.module, opened):
+                    write = partial(put, wheel, archive, member, f"{task.root}/{name}", task.changed, told)
                     if is_deflated(member) and member.file_size > LARGE:
                         large.append((member.file_size, name, write))
                     else:
@@ -171,23 +171,25 @@ class Beside:
 
 def members(
     wheel: Path, sha256: str, of: WheelFiles, module: str, opened: ExitStack
-) -> Iterator[tuple[str, zipfile.ZipFile, zipfile.ZipInfo]]:
-    """Yield the files of a wheel that a module has, by their names there; the wheel stays open.
+) -> Iterator[tuple[str, zipfile.ZipFile, zipfile.ZipInfo, str | None]]:
+    """Yield the files of a wheel that a module has, by their names there, and their SHA-256 as far as the wheel tells.
 
-    Raises ValueError for another wheel, and what cannot be there, what reading it does (BROKEN), OSError.
+    The wheel stays open. Raises ValueError for another wheel, and what cannot be there, what reading it does (BROKEN),
+    OSError.
     """
     without = set(of.without)
     stream, actual = opened.enter_context(SourceCache(wheel.parent).opened(wheel.name))
     if actual != sha256:
         raise ValueError(f"the SHA-256 of {wheel} is {actual}")
     archive = opened.enter_context(zipfile.ZipFile(stream))
+    told = recorded(archive)
     for member in archive.infolist():
         name = f"{of.folder}/{installed(member.filename)}"
         if member.is_dir() or member.filename in without:
             continue
         if not lists.is_own(module, name):
             raise ValueError(f"{wheel.name} has {member.filename!r}")
-        yield name, archive, member
+        yield name, archive, member, told.get(member.filename)
 
 
 @contextmanager
@@ -203,8 +205,13 @@ def explained(wheel: Path) -> Iterator[None]:
         raise
 
 
-def put(wheel: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str, changed: int) -> str:
-    """Write a file of a wheel to a path, as ``write_new`` does; return its SHA-256. Raises ValueError, OSError."""
+def put(
+    wheel: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str, changed: int, told: str | None
+) -> str:
+    """Write a file of a wheel to a path, as ``write_new`` does; return its SHA-256, which the wheel may have ``told``.
+
+    A push takes no file for that of a wheel for which the wheel tells another. Raises ValueError, OSError.
+    """
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[bytes]:
@@ -213,8 +220,8 @@ def put(wheel: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: st
             yield piece
 
     with explained(wheel):
-        write_new(path, hashed(), changed, is_program=is_program(member))
-    return digest.hexdigest()
+        write_new(path, content(archive, member) if told else hashed(), changed, is_program=is_program(member))
+    return told or digest.hexdigest()
 
 
 def write_new(path: str, pieces: Iterable[bytes], changed: int, *, is_program: bool) -> None:

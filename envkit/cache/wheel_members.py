@@ -1,5 +1,7 @@
 """The files of a wheel: where pip puts them, and what is in them, read twice as quickly as by zipfile."""
 
+import base64
+import csv
 import lzma
 import os
 import re
@@ -8,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import cast
 
 from isal import isal_zlib
@@ -16,6 +19,8 @@ from envkit.system import files
 
 MOVED = re.compile(r"^[^/]+\.data/(?:plat|pure)lib/")  # as of libclang, which TensorFlow needs
 CORRUPT = cast("type[Exception]", isal_zlib.error)  # its stub has it as one that was raised
+RECORD, KIND = re.compile(r"[^/]+\.dist-info/RECORD"), "sha256="
+LENGTH = 32  # bytes of a SHA-256
 BROKEN = (zipfile.BadZipFile, zlib.error, CORRUPT, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
 ENCRYPTED = 1  # a flag of a member
 HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name and what else is said of it
@@ -30,6 +35,17 @@ def is_program(member: zipfile.ZipInfo) -> bool:
     """Say whether pip makes a file of a wheel one that can be executed."""
     mode = member.external_attr >> 16
     return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+def recorded(wheel: zipfile.ZipFile) -> dict[str, str]:
+    """Return the SHA-256 of the files of a wheel as its own list has them; nothing of a list that is none."""
+    found = [name for name in wheel.namelist() if RECORD.fullmatch(name)]
+    with suppress(*BROKEN, ValueError, csv.Error):
+        lines = csv.reader(wheel.read(found[0]).decode().splitlines()) if len(found) == 1 else ()
+        sums = {line[0]: line[1].removeprefix(KIND) for line in lines if len(line) > 1 and line[1].startswith(KIND)}
+        found_of = {name: base64.urlsafe_b64decode(f"{told}=") for name, told in sums.items()}
+        return {name: digest.hex() for name, digest in found_of.items() if len(digest) == LENGTH}
+    return {}
 
 
 def is_deflated(member: zipfile.ZipInfo) -> bool:

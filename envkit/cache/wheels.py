@@ -5,11 +5,8 @@ the path of its source in the tree, which Python puts right as it loads it, and 
 in where it is taken.
 """
 
-import base64
-import csv
 import hashlib
 import os
-import re
 import stat
 import sys
 import time
@@ -23,14 +20,13 @@ from typing import Protocol
 
 from envkit.binary import bytecode, compile_python
 from envkit.cache.manifest import WheelFiles
-from envkit.cache.wheel_members import BROKEN, installed, is_program
+from envkit.cache.wheel_members import installed, is_program, recorded
 from envkit.environments.manifest import StoredFile
 from envkit.environments.prefix import Tree
 from envkit.errors import HostProblem
 from envkit.system import files, process, temporary
 
 SITE = "/site-packages/"
-RECORD, KIND = re.compile(r"[^/]+\.dist-info/RECORD"), "sha256="
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 COMPILING_S = 3600.0
 
@@ -78,25 +74,17 @@ def described(
     return found, claimed
 
 
-def recorded(wheel: zipfile.ZipFile) -> dict[str, str]:
-    """Return the SHA-256 of the files of a wheel as its own list has them; nothing of a list that is none."""
-    found = [name for name in wheel.namelist() if RECORD.fullmatch(name)]
-    with suppress(*BROKEN, ValueError, csv.Error):
-        lines = csv.reader(wheel.read(found[0]).decode().splitlines()) if len(found) == 1 else ()
-        sums = {line[0]: line[1].removeprefix(KIND) for line in lines if len(line) > 1 and line[1].startswith(KIND)}
-        return {name: base64.urlsafe_b64decode(f"{told}=").hex() for name, told in sums.items()}
-    return {}
-
-
 def is_as_packed(path: str, member: zipfile.ZipInfo, told: str | None, known: StoredFile | None) -> bool:
-    """Say whether a file is what a wheel has, by its SHA-256 if that is ``told`` and ``known``. Raises OSError."""
+    """Say whether a file is what a wheel has, by the SHA-256 that its own list has ``told``, if any. Raises OSError."""
     state = os.lstat(path)
     if not stat.S_ISREG(state.st_mode) or state.st_size != member.file_size:
         return False
     if bool(state.st_mode & stat.S_IXUSR) != is_program(member):
         return False
-    if told and known and is_as_known(state, known) and known.sha256 == told:
-        return True
+    if told and known and is_as_known(state, known):
+        return known.sha256 == told
+    if told:
+        return files.sha256(Path(path)) == told
     checksum = 0
     with open(path, "rb") as stream:  # noqa: PTH123
         while chunk := stream.read(files.PIECE):
