@@ -196,8 +196,11 @@ class ModulesInstallation:
 
     @cached_property
     def answers(self) -> Answers:
-        """What is said of the sources where they are sought, which is asked once."""
-        if self.request.offline:
+        """What is said of the sources where they are sought, which is asked once; not where nothing is to be built.
+
+        What caches have takes the wheels that are fetched first of all, and tells at once if they cannot be.
+        """
+        if self.request.offline or not self.to_build:
             return Answers()
         return preflight.ask(self.to_fetch, self.request.prefix, self.caches.kept)
 
