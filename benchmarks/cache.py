@@ -10,6 +10,7 @@ taken, beside ``cp`` of the same file; it is not built anew. Without a claim: ``
 import functools
 import http.server
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -25,7 +26,7 @@ from envkit.environments import prefix as place
 from envkit.environments.prefix import Tree
 from envkit.methods import installed
 
-RUNS = 3
+RUNS = 5
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -152,9 +153,9 @@ def unpacked(tree: Path, new: Path) -> Cost:
 
 
 def median(costs: Iterable[Cost]) -> Cost:
-    """Return the one in the middle by time of the processor, of an odd number of them."""
-    ordered = sorted(costs, key=lambda one: one.cpu)
-    return ordered[len(ordered) // 2]
+    """Return the median of each measure."""
+    walls, cpus = zip(*((one.wall, one.cpu) for one in costs), strict=True)
+    return Cost(statistics.median(walls), statistics.median(cpus))
 
 
 @contextmanager
