@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from envkit import __version__
-from envkit.errors import EnvkitError, of_path, of_storage
+from envkit.errors import EnvkitError, of_handles, of_path, of_storage
 
 PROGRAM = "envkit"
 COMMANDS = {
@@ -268,7 +268,8 @@ def explain_storage(error: OSError) -> int:
 
     verb = "read or write" if error.filename else "write"
     what = f"envkit could not {verb} {error.filename or 'its output'} to the end."
-    problem = of_storage(error, what) or of_path(error) or temporary.of_nowhere(error)
+    of_limit = of_handles(error, "envkit could not open a file, or start a program.")
+    problem = of_limit or of_storage(error, what) or of_path(error) or temporary.of_nowhere(error)
     if problem is None:
         raise error
     explain(problem)

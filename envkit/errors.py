@@ -35,6 +35,7 @@ code  meaning
 """
 
 import errno
+import resource
 import signal
 import time
 from dataclasses import dataclass
@@ -285,6 +286,18 @@ STORAGE = {
 OF_PATHS = {
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL),
 }
+
+
+HANDLES = (errno.EMFILE, errno.ENFILE)
+
+
+def of_handles(error: OSError, what: str) -> HostProblem | None:
+    """Return ``error`` as a limit of open files; ``what`` could not be done. None if it is no such error."""
+    if error.errno not in HANDLES:
+        return None
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    why = f"Too many files are open (ulimit -n is {most})."
+    return HostProblem(what=what, why=why, fix="Raise that limit: ulimit -n 1024")
 
 
 def of_path(error: OSError) -> NotReadable | None:

@@ -255,6 +255,20 @@ def test_output_on_a_full_disk_is_an_error(words: str) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("most", [8, 10, 12])
+def test_too_few_files_may_be_open(most: int, tmp_path: Path) -> None:
+    """A folder that holds a cache is not said to be at fault."""
+    (tmp_path / "cache").mkdir()
+    words = f"install pytorch-2.13-cpu --prefix {tmp_path / 'prefix'} --unsigned-cache"
+    env = {**os.environ, "ENVKIT_CACHE_FROM": str(tmp_path / "cache")}
+    command = f"ulimit -n {most}; exec {sys.executable} -m envkit {words}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert f"Too many files are open (ulimit -n is {most})." in done.stderr
+    assert "cannot be used" not in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("words", ["--help", "list", "list --json", "compat torch=2", "run --print eessi -- true"])
 def test_streams_that_were_closed_from_the_start(words: str, tmp_path: Path) -> None:
     command = f"{sys.executable} -m envkit {words}"

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from envkit.cache.layout import INDEX, NAME, OWN, PIECE, Stored
 from envkit.environments import replaced
 from envkit.environments.prefix import listed
-from envkit.errors import CacheBlocked, EnvkitError, HostProblem, NotReadable, UsageProblem
+from envkit.errors import HANDLES, CacheBlocked, EnvkitError, HostProblem, NotReadable, UsageProblem
 from envkit.system import files, umask
 from envkit.system.files import at_home
 
@@ -100,6 +100,8 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     except FileNotFoundError as error:
         raise AbsentError("this file is not there") from error
     except OSError as error:
+        if error.errno in HANDLES:
+            raise
         folders = reversed(PurePosixPath(name).parents[:-1])
         link = next((each for each in folders if (path_of(named) / each).is_symlink()), None)
         raise RefusedError(f"{link}/ {LINK}" if link else error.strerror or str(error)) from error

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from shlex import quote
@@ -21,6 +20,7 @@ from envkit.errors import (
     HostProblem,
     NotWritable,
     UsageProblem,
+    of_handles,
     of_storage,
 )
 from envkit.system import record
@@ -202,11 +202,10 @@ def writing(to: Place, what: str) -> Iterator[None]:
     except BlockingIOError:  # no process can be started
         raise
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            why, fix = f"Too many files are open (ulimit -n is {most}).", "Raise that limit: ulimit -n 1024"
-            raise HostProblem(what=f"{what} could not be put into {to.shown}.", why=why, fix=fix) from error
-        problem = of_storage(error, f"{what} could not be put into {to.shown}.")
+        failed = f"{what} could not be put into {to.shown}."
+        if too_many := of_handles(error, failed):
+            raise too_many from error
+        problem = of_storage(error, failed)
         if problem:
             problem.fix += f" {AGAIN}"
         if error.errno in NO_FILE:
