@@ -181,19 +181,14 @@ def after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-def test_supervise_stops_what_runs_too_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "stopped_s"), [("", process.STOPPED_S), ("kill -STOP $PPID; ", 0.5)])
+def test_supervise_stops_what_runs_too_long(
+    first: str, stopped_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what supervises it is stopped itself."""
+    monkeypatch.setattr(process, "STOPPED_S", stopped_s)
     began = time.monotonic()
-    argv = ["sh", "-c", "echo $$ > pid; exec sleep 300"]
-    status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, until=after(0.4))
-    assert status == 124
-    assert gone(int((tmp_path / "pid").read_text()), 0.1)
-    assert time.monotonic() - began < 4
-
-
-def test_supervise_ends_though_what_supervises_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "STOPPED_S", 0.5)
-    began = time.monotonic()
-    argv = ["sh", "-c", "echo $$ > pid; kill -STOP $PPID; exec sleep 300"]
+    argv = ["sh", "-c", f"echo $$ > pid; {first}exec sleep 300"]
     status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, until=after(0.4))
     assert status == 124
     assert gone(int((tmp_path / "pid").read_text()), 0.1)

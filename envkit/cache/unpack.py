@@ -21,7 +21,7 @@ from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
-from envkit.errors import CacheInvalid, ChecksumMismatch
+from envkit.errors import HANDLES, STORAGE, CacheInvalid, ChecksumMismatch
 from envkit.system import decompression, files, process, temporary
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 MOST = 2 << 30  # bytes of a module's object, and of what is in it
 MOST_OF_AN_IMAGE = 16 << 30  # as of any file that a server gives
-NOT_OF_CACHE = {
-    *unpack_wheels.OF_THE_DISK, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
-}  # fmt: skip
+NOT_OF_CACHE = {*STORAGE, *HANDLES, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EAGAIN}
 SLASH = re.compile("/")
 HEADERS = 2048  # bytes of a tar file for each of its files
 

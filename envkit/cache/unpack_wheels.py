@@ -23,13 +23,12 @@ import msgspec
 from envkit.cache.manifest import WheelFiles
 from envkit.cache.wheel_members import BROKEN, content, installed, is_deflated, is_program, recorded
 from envkit.environments import manifest as lists
-from envkit.errors import HostProblem
+from envkit.errors import STORAGE, HostProblem
 from envkit.sources.source_cache import SourceCache
 from envkit.system import process, record
 
 LARGE = 1 << 20  # bytes of a file of a wheel
 NOT_STARTED = (errno.EAGAIN, errno.ENOMEM)
-OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE}
 
 T = TypeVar("T")
 
@@ -88,7 +87,7 @@ def by_program(task: Task, folder: Path, until: Callable[[], bool]) -> dict[str,
         if error.errno in NOT_STARTED:  # the limit of this user's processes
             return unpacked(task)
         raise
-    if status in OF_THE_DISK:
+    if status in STORAGE:
         raise OSError(status, os.strerror(status), str(answer))
     if status:
         said = log.read_text(errors="replace").strip().splitlines()
